@@ -1,0 +1,173 @@
+// The interface that stands in front of every RDMA device: verbs (rdma-core) and soft (user-space RoCEv2).
+//
+// Two threads meet here. The *control* thread creates and destroys objects. The *engine* thread posts, polls and moves QP
+// states. A new Pd, Mr, Cq or Qp is inert until the engine has run Activate() on it, and may be destroyed only after the
+// engine has run Deactivate(): from then on no data-path code, timer or packet can reach it. (The session layer sends
+// both as engine commands and waits for the answer, so no lock and no reference count is needed.) For the verbs device
+// both may be no-ops; for the soft device they enter the object into, and remove it from, the engine's tables.
+//
+// Completions are pushed: the device calls the Cq's CompletionSink on the engine thread. Async events (QP fatal, comm
+// established, ...) go to the AsyncSink given to the DataPath, on the engine thread too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/device/types.h"
+
+namespace rdmad::device {
+
+class ConnectionManager;
+
+// An object with an engine-side life. Thread: see each method. Owner: the control side.
+class EngineObject {
+ public:
+  virtual ~EngineObject() = default;
+  // Engine thread. Once each, in this order.
+  virtual void Activate(TimeNs now) noexcept = 0;
+  virtual void Deactivate(TimeNs now) noexcept = 0;
+};
+
+// Protection domain: keys of one Pd mean nothing in another.
+class Pd : public EngineObject {};
+
+struct MrInit {
+  std::byte* host_addr = nullptr;  // where the daemon has the bytes mapped
+  uint64_t length_bytes = 0;
+  uint64_t iova = 0;               // the address by which WRs and peers name the first byte
+  uint32_t access = 0;             // Access bits
+};
+
+class Mr : public EngineObject {
+ public:
+  virtual uint32_t lkey() const noexcept = 0;
+  virtual uint32_t rkey() const noexcept = 0;
+};
+
+class Cq : public EngineObject {};
+
+// Shared receive queue.
+class Srq : public EngineObject {
+ public:
+  [[nodiscard]] virtual PostResult PostRecv(const RecvWr& wr) noexcept = 0;  // engine thread
+};
+
+struct QpInit {
+  QpType type = QpType::kRc;
+  Cq* send_cq = nullptr;
+  Cq* recv_cq = nullptr;
+  Srq* srq = nullptr;  // then cap.max_recv_* are ignored
+  QpCap cap;
+  bool signal_all = false;
+  uint32_t cookie = 0;  // copied into each Wc
+  uint64_t owner_token = 0;  // opaque; comes back with async events
+};
+
+class Qp : public EngineObject {
+ public:
+  virtual uint32_t qpn() const noexcept = 0;  // any thread
+  virtual const QpCap& cap() const noexcept = 0;  // any thread; what was granted
+
+  // Engine thread from here on.
+  // Posting to a QP in kErr succeeds and completes with kWrFlushErr; before kRts (kInit for receives) it is kWrongState.
+  [[nodiscard]] virtual PostResult PostSend(const SendWr& wr, TimeNs now) noexcept = 0;
+  [[nodiscard]] virtual PostResult PostRecv(const RecvWr& wr, TimeNs now) noexcept = 0;
+  // As ibv_modify_qp(3): checks transition and mask by the QP type's table; moving to kErr flushes, to kReset forgets.
+  [[nodiscard]] virtual QpResult Modify(const QpAttr& attr, TimeNs now) noexcept = 0;
+  virtual QpAttr Query() const noexcept = 0;
+  // The peer QP lives in this daemon, so its bytes never touch a socket.
+  virtual bool same_daemon() const noexcept = 0;
+};
+
+struct AsyncEvent {
+  AsyncEventType type;
+  uint64_t owner_token;  // of the QP
+  uint32_t qpn;
+};
+
+class AsyncSink {
+ public:
+  virtual ~AsyncSink() = default;
+  virtual void OnAsyncEvent(const AsyncEvent& event) noexcept = 0;
+};
+
+// What one engine thread drives for a kind of device (all soft devices share one per engine). Thread: engine.
+class DataPath {
+ public:
+  virtual ~DataPath() = default;
+  // One bounded turn: receive, run timers, transmit. Returns the work done (packets, WRs, timers); 0 means idle.
+  virtual int DoWork(TimeNs now) noexcept = 0;
+  // When DoWork must run next although nothing arrives; kNever if nothing is pending, `now` if work is left over.
+  virtual TimeNs NextDeadline(TimeNs now) noexcept = 0;
+  // Descriptors whose readability means work (level-triggered). May change only by AddDevice-like commands between
+  // turns; the generation tells the engine to read the list again.
+  virtual std::span<const int> PollFds() const noexcept = 0;
+  virtual uint32_t PollFdsGeneration() const noexcept = 0;
+};
+
+struct DeviceAttr {
+  uint64_t node_guid = 0;
+  uint32_t max_qp = 0;
+  uint32_t max_qp_wr = 0;
+  uint32_t max_sge = 0;
+  uint32_t max_inline_bytes = 0;
+  uint32_t max_cq = 0;
+  uint32_t max_cqe = 0;
+  uint32_t max_mr = 0;
+  uint64_t max_mr_bytes = 0;
+  uint32_t max_pd = 0;
+  uint32_t max_srq = 0;
+  uint32_t max_srq_wr = 0;
+  uint32_t max_msg_bytes = 0;
+  uint32_t max_qp_rd_atom = 0;
+  Mtu max_mtu = Mtu::k4096;
+};
+
+struct PortAttr {
+  bool active = false;
+  Mtu active_mtu = Mtu::k1024;
+};
+
+struct GidEntry {
+  uint32_t index;
+  IpAddress address;
+};
+
+struct CounterValue {
+  const char* name;  // snake_case, without prefix
+  const char* unit;  // "packets", "bytes", ...
+  const char* help;
+  uint64_t value;
+};
+
+// One device. Thread: control. Owner: the daemon's device list.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const std::string& name() const noexcept = 0;    // "soft0"
+  virtual const std::string& kind() const noexcept = 0;    // "soft" or "verbs"
+  virtual const std::string& netdev() const noexcept = 0;  // interface, or empty
+  virtual const DeviceAttr& attr() const noexcept = 0;
+  virtual PortAttr QueryPort() const = 0;
+  virtual std::vector<GidEntry> Gids() const = 0;
+  // Counters are written by the engine with relaxed atomics; any thread may read them.
+  virtual std::vector<CounterValue> Counters() const = 0;
+
+  // Errors of all: InvalidArgument (a value over the device's limits; says which, asked and limit);
+  // ResourceExhausted (the device has no more); Unavailable (device removed).
+  virtual absl::StatusOr<std::unique_ptr<Pd>> AllocPd() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Mr>> RegisterMr(Pd& pd, const MrInit& init) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Cq>> CreateCq(uint32_t depth, CompletionSink* sink) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Qp>> CreateQp(Pd& pd, const QpInit& init) = 0;
+
+  // The manager that makes connections for this device's addresses (all soft devices share one).
+  virtual ConnectionManager& connection_manager() noexcept = 0;
+};
+
+}  // namespace rdmad::device

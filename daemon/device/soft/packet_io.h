@@ -1,0 +1,45 @@
+// Between the sans-I/O transport and whatever carries its packets: UDP sockets, the simulator, a test.
+//
+// The transport hands down packets as header fields plus payload slices; building the bytes, padding and ICRC is the
+// carrier's work, so that the simulator may skip it and the socket may send straight out of the pool. Going up, the
+// carrier has already parsed the packet and checked its ICRC.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "daemon/base/ip_address.h"
+#include "daemon/device/types.h"
+#include "daemon/wire/packet.h"
+
+namespace rdmad::soft {
+
+using device::TimeNs;
+
+// The two ends of a packet as seen from here.
+struct Flow {
+  IpAddress local;
+  IpAddress remote;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 64;
+};
+
+struct TxPacket {
+  wire::PacketFields fields;         // what BuildHeaders() takes
+  std::span<const iovec> payload;    // slices in order; readable until Send() returns
+  uint32_t payload_bytes = 0;
+};
+
+// Thread: engine.
+class PacketTx {
+ public:
+  virtual ~PacketTx() = default;
+  // Sends `packets` in order to one peer. Returns how many were taken; fewer than all means that the path is full right
+  // now and the caller must try the rest in a later turn. A packet the network loses afterwards counts as taken.
+  [[nodiscard]] virtual size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept = 0;
+};
+
+}  // namespace rdmad::soft
