@@ -13,6 +13,7 @@ names the Debian packages.
 #   defines   added to what pkg-config says
 #   linkopts  added to what pkg-config says
 #   drop      defines of pkg-config to leave out
+#   before    {header: text} to compile before a header of the library, where one is not complete by itself
 LIBRARIES = {
     "absl": struct(
         package = "libabsl-dev",
@@ -56,6 +57,8 @@ LIBRARIES = {
             "BOOST_ERROR_CODE_HEADER_ONLY",
         ],
         linkopts = ["-lpthread"],
+        # Boost 1.74 uses std::exchange there and counts on others to have included its header.
+        before = {"boost/asio/awaitable.hpp": "#include <utility>"},
     ),
     "cli11": struct(
         package = "libcli11-dev",
@@ -209,9 +212,14 @@ def _library(repository_ctx, pkg_config, name, library):
         if not repository_ctx.path(local).exists:
             repository_ctx.symlink(directory, local)
         local_includes.append(local)
+    before = getattr(library, "before", {})
+    for header, text in before.items():
+        repository_ctx.file("before/%s/%s" % (name, header), "%s\n#include_next <%s>\n" % (text, header))
+    if before:
+        local_includes.append("before/" + name)
     hdrs = "[]"
     if local_includes:
-        hdrs = "glob(%r)" % [local + "/**/*.h" for local in local_includes]
+        hdrs = "glob(%r)" % [local + "/**/*.h*" for local in local_includes]
     return _LIBRARY.format(
         name = name,
         hdrs = hdrs,
