@@ -12,9 +12,9 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "daemon/device/device.h"
+#include "daemon/device/soft/limits.h"
 #include "daemon/device/soft/packet_io.h"
 
 namespace rdmad::soft {
@@ -23,11 +23,12 @@ class MrTable;
 class QpTable;
 class SoftQp;
 struct TransportCounters;
+struct TransportCore;
 
 class Transport {
  public:
   // `tx` and `async` outlive the transport.
-  Transport(PacketTx* tx, device::AsyncSink* async);
+  Transport(PacketTx* tx, device::AsyncSink* async, const TransportConfig& config = {});
   ~Transport();
 
   // A parsed packet with a good ICRC, for any QPN but 1. Unknown QPNs, wrong addresses and states are counted and dropped.
@@ -44,10 +45,10 @@ class Transport {
   MrTable& mrs() noexcept;
   QpTable& qps() noexcept;
   TransportCounters& counters() noexcept;  // relaxed atomics; any thread may read
+  TransportCore& core() noexcept;          // for the QPs
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<TransportCore> core_;
 };
 
 }  // namespace rdmad::soft

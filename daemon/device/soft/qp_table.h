@@ -1,0 +1,35 @@
+// From a QP number to the QP: one array over all 24-bit numbers, so that a packet finds its QP with one load.
+//
+// The array is 128 MiB of address space; only the pages behind numbers in use become memory. Numbers may be chosen at
+// will; close together is kinder to the cache. Thread: engine, but for construction. Owner: the transport.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rdmad::soft {
+
+class SoftQp;
+
+class QpTable {
+ public:
+  static constexpr uint32_t kQpnCount = 1u << 24;
+
+  QpTable();
+  ~QpTable();
+  QpTable(const QpTable&) = delete;
+  QpTable& operator=(const QpTable&) = delete;
+
+  // Null if there is none, or `qpn` is no 24-bit number.
+  [[nodiscard]] SoftQp* Find(uint32_t qpn) const noexcept { return qpn < kQpnCount ? slots_[qpn] : nullptr; }
+  // The number must be free.
+  void Insert(uint32_t qpn, SoftQp* qp) noexcept;
+  void Remove(uint32_t qpn) noexcept;
+  uint32_t size() const noexcept { return size_; }
+
+ private:
+  SoftQp** slots_;
+  uint32_t size_ = 0;
+};
+
+}  // namespace rdmad::soft

@@ -1,0 +1,62 @@
+// A queue pair of the soft device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/base/ip_address.h"
+#include "daemon/device/device.h"
+#include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/soft_pd.h"
+#include "daemon/device/soft/transport.h"
+#include "daemon/wire/packet.h"
+
+namespace rdmad::soft {
+
+// One of the device's own addresses, as an sgid_index names it.
+struct SourceAddress {
+  IpAddress address;
+  device::Mtu max_mtu = device::Mtu::k4096;  // largest path MTU that the interface carries
+};
+// Fills `*out` for an index that is in use; false for one that is not. Called on the engine thread, within Modify().
+using SourceLookup = std::function<bool(uint32_t sgid_index, SourceAddress* out)>;
+
+struct SoftQpInit {
+  uint32_t qpn = 0;  // 2..0xfffffe, free for the life of the QP
+  const SoftPd* pd = nullptr;
+  device::QpInit init;  // the CQs are SoftCq
+  device::QpCap cap;    // what the device grants: at least what init.cap asks, within limits.h
+  SourceLookup source;
+};
+
+class SoftQp final : public device::Qp {
+ public:
+  // Thread: control. Allocates everything the QP will ever need. `transport`, PD and CQs outlive the QP.
+  // Errors: InvalidArgument (a value over limits.h; says which, asked and limit); Unimplemented (a type other than RC,
+  // an SRQ).
+  static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport, const SoftQpInit& init);
+  // Thread: control, after Deactivate() or if never activated.
+  ~SoftQp() override;
+  SoftQp(const SoftQp&) = delete;
+  SoftQp& operator=(const SoftQp&) = delete;
+
+  // Enters the QP in the transport's table.
+  void Activate(TimeNs now) noexcept override;
+  // Removes it from table, timers and active list; posted WRs are forgotten without completions.
+  void Deactivate(TimeNs now) noexcept override;
+  uint32_t qpn() const noexcept override;
+  const device::QpCap& cap() const noexcept override;
+  [[nodiscard]] device::PostResult PostSend(const device::SendWr& wr, TimeNs now) noexcept override;
+  [[nodiscard]] device::PostResult PostRecv(const device::RecvWr& wr, TimeNs now) noexcept override;
+  [[nodiscard]] device::QpResult Modify(const device::QpAttr& attr, TimeNs now) noexcept override;
+  device::QpAttr Query() const noexcept override;
+  bool same_daemon() const noexcept override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rdmad::soft
