@@ -22,7 +22,7 @@ ROOMS = {
     "daemon/device/verbs": ["daemon/base", "daemon/device", "proto"],
     "daemon/device/soft": ["daemon/base", "daemon/device", "daemon/wire", "proto"],
     "daemon/engine": ["daemon/base", "daemon/device", "daemon/memory", "proto"],
-    "daemon/cm": ["daemon/base", "daemon/device", "proto"],
+    "daemon/cm": ["daemon/base", "daemon/device", "daemon/engine/engine_proxy.h", "proto"],
     "daemon/session": ["daemon/base", "daemon/cm", "daemon/device", "daemon/engine/engine_proxy.h",
                        "daemon/memory", "proto"],
     "daemon/control": ["daemon/base", "daemon/cm", "daemon/device", "daemon/engine/engine_proxy.h",

@@ -1,0 +1,135 @@
+// An application's rdma_cm_id: the device-side endpoint, the channel its events go to, and the QP
+// it drives.
+//
+// The device's endpoint speaks the protocol and knows nothing of QPs and applications; the engine
+// moves QPs and knows nothing of connections. This class is librdmacm's part between the two: it
+// moves a bound QP to INIT when it is bound, to RTR and RTS before a connection is accepted or
+// established, to ERR when the connection ends, and turns what the endpoint says into event
+// records. As in librdmacm, with a QP bound the connecting application sees ESTABLISHED once the
+// peer has accepted; without one it sees CONNECT_RESPONSE and calls Establish() itself.
+//
+// QP moves are commands to the engine and their answers come later. Until then the id may be
+// rejected, disconnected or destroyed: each answer first looks whether it still matters. Destroying
+// an id is always allowed, at once.
+//
+// Status codes and the errno that the client makes of them (rdma_* return -1 and set it):
+//   InvalidArgument     EINVAL         a value out of range, too much private data
+//   FailedPrecondition  EINVAL         wrong state for this call; says which
+//   AlreadyExists       EADDRINUSE     address or port taken
+//   NotFound            EADDRNOTAVAIL  no device has the local address
+//   Unavailable         ENODEV         the device is gone
+//   ResourceExhausted   ENOMEM         a quota, no ephemeral port left
+//   Unimplemented       EOPNOTSUPP     port space, option or event that this device does not have
+//   DeadlineExceeded    ETIMEDOUT      (asynchronous outcomes only; they carry a negative errno in
+//   the event) Internal            EIO            the QP did not take the attributes that the CM
+//   computed
+//
+// Thread: control. Owner: the session, by way of CmIdHost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/socket_address.h"
+#include "daemon/cm/cm_id_host.h"
+#include "daemon/cm/event_channel.h"
+#include "daemon/cm/qp_driver.h"
+#include "daemon/device/connection_manager.h"
+#include "daemon/engine/engine_proxy.h"
+#include "proto/shm/event.h"
+
+namespace rdmad::cm {
+
+class CmId : public device::CmEventSink, public EventChannelUser {
+ public:
+  // Runs on the control thread, once; also with Cancelled if the id is destroyed first.
+  using Done = std::function<void(absl::Status)>;
+
+  // `manager`, `host` and `channel` outlive the id. `handle` names it to the client; 0 for an id
+  // that is yet to be adopted.
+  CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel, uint64_t handle,
+       device::PortSpace port_space);
+  // Ends what it does at once: a pending request is rejected, a connection gets a DREQ, a bound QP
+  // moves to ERR. No event for the id is written afterwards.
+  ~CmId() override;
+  CmId(const CmId&) = delete;
+  CmId& operator=(const CmId&) = delete;
+
+  absl::Status BindAddr(const SocketAddress& local);
+  absl::Status ResolveAddr(const SocketAddress& local, const SocketAddress& peer,
+                           uint32_t timeout_ms);
+  absl::Status ResolveRoute(uint32_t timeout_ms);
+  absl::Status Listen(int backlog);
+
+  // rdma_create_qp: from now on this id drives `qp`, which is in RESET and goes to INIT. `engine`
+  // is the one that `qp` is active on; both outlive the binding. FailedPrecondition if a QP is
+  // bound already.
+  void SetQp(device::Qp* qp, engine::EngineProxy* engine, Done done);
+  // rdma_destroy_qp: takes the QP away without moving it. To be called before the QP is
+  // deactivated.
+  void ClearQp();
+
+  absl::Status Connect(device::ConnParam param);
+  void Accept(device::ConnParam param, Done done);
+  absl::Status Reject(std::span<const uint8_t> private_data);
+  absl::Status Establish();
+  // Succeeds also if the peer has disconnected already; then no further event comes of it.
+  void Disconnect(Done done);
+  // rdma_notify: `event` as in ibv_event_type. Only COMM_EST is known.
+  absl::Status Notify(uint32_t event);
+  absl::Status SetOption(uint32_t level, uint32_t option, std::span<const uint8_t> value);
+  absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const;
+
+  struct Migration {
+    uint32_t events_reported;  // written to the old channel
+    uint32_t generation;       // of events on the new one
+  };
+  // Events of this id that were still queued for the old channel go to the new one.
+  Migration Migrate(EventChannel* channel);
+
+  // An async event of the bound QP.
+  void OnQpAsyncEvent(device::AsyncEventType type);
+
+  [[nodiscard]] uint64_t handle() const noexcept { return handle_; }
+  [[nodiscard]] EventChannel* channel() const noexcept { return channel_; }
+  // Since the last migration.
+  [[nodiscard]] uint32_t events_reported() const noexcept { return events_reported_; }
+  [[nodiscard]] uint32_t generation() const noexcept { return generation_; }
+  [[nodiscard]] device::PortSpace port_space() const noexcept { return port_space_; }
+  [[nodiscard]] device::Qp* qp() const noexcept { return driver_.qp(); }
+  [[nodiscard]] device::Device* device() const noexcept { return endpoint_->device(); }
+  [[nodiscard]] SocketAddress local() const noexcept { return endpoint_->local(); }
+  [[nodiscard]] SocketAddress peer() const noexcept { return endpoint_->peer(); }
+  [[nodiscard]] uint32_t remote_qpn() const noexcept { return endpoint_->remote_qpn(); }
+  [[nodiscard]] const char* state_name() const noexcept { return endpoint_->state_name(); }
+
+  void OnCmEvent(device::CmEvent event) override;
+  void OnEventWritten() noexcept override { ++events_reported_; }
+
+ private:
+  // A request that came in on a listener: not in any channel's books before it is adopted.
+  CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
+       device::PortSpace port_space, std::unique_ptr<device::CmEndpoint> endpoint);
+
+  void OnConnectRequest(device::CmEvent event);
+  void OnConnectResponse(device::CmEvent event);
+  void OnReadyToEstablish(const absl::Status& moved, device::CmEvent event);
+  void Report(const device::CmEvent& event, uint64_t id_handle, uint64_t listen_handle);
+  void Report(const device::CmEvent& event) { Report(event, handle_, 0); }
+
+  device::ConnectionManager* const manager_;
+  CmIdHost* const host_;
+  EventChannel* channel_;
+  uint64_t handle_;
+  const device::PortSpace port_space_;
+  uint32_t generation_ = 0;
+  uint32_t events_reported_ = 0;
+  std::unique_ptr<device::CmEndpoint> endpoint_;
+  QpDriver driver_;
+};
+
+}  // namespace rdmad::cm

@@ -1,0 +1,29 @@
+// What a CM id needs from the session that owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+
+namespace rdmad::cm {
+
+class CmId;
+
+// Thread: control. Owner: the session; it outlives its ids.
+class CmIdHost {
+ public:
+  virtual ~CmIdHost() = default;
+
+  // A connection request has come in on `listener`: takes the new id, returns the handle it got. An
+  // error (over quota, session closing) destroys `id`, which rejects the request; the application
+  // hears nothing. Must not destroy `listener`.
+  virtual absl::StatusOr<uint64_t> AdoptId(std::unique_ptr<CmId> id, CmId& listener) = 0;
+
+  // The number by which the client knows the device; shm::kNoDevice for null and for one that this
+  // session may not use.
+  virtual uint32_t DeviceIndex(const device::Device* device) const = 0;
+};
+
+}  // namespace rdmad::cm

@@ -1,0 +1,65 @@
+// Moves the QP of a CM id through the states of its connection, as librdmacm does it in the
+// application.
+//
+// A move is a chain of modify commands to the engine; the next goes out when the last was answered.
+// One chain runs at a time: going to ERR cuts a chain short. A chain whose driver has gone ends
+// quietly.
+//
+// Thread: control. Owner: its CmId.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/device/connection_manager.h"
+#include "daemon/engine/engine_proxy.h"
+
+namespace rdmad::cm {
+
+class QpDriver {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  // Reads and atomics in flight, where the application decides them (rdma_accept).
+  struct Depths {
+    std::optional<uint8_t> max_dest_rd_atomic;  // responder resources
+    std::optional<uint8_t> max_rd_atomic;       // initiator depth
+  };
+
+  QpDriver() = default;
+  QpDriver(const QpDriver&) = delete;
+  QpDriver& operator=(const QpDriver&) = delete;
+  // Calls an outstanding Done with Cancelled.
+  ~QpDriver();
+
+  [[nodiscard]] device::Qp* qp() const noexcept { return qp_; }
+  void Bind(device::Qp* qp, engine::EngineProxy* engine) noexcept;
+  // Ends a chain with Cancelled. Moves nothing.
+  void Unbind();
+
+  // RESET to INIT without any remote access, so that receives can be posted.
+  void MoveToInit(Done done);
+  // INIT (now with the connection's access rights), RTR, RTS, with the endpoint's attributes; what
+  // `depths` names takes the place of the endpoint's values. Errors: those of InitQpAttr; Internal
+  // (the QP refused); Cancelled (MoveToErr, Unbind or the end of the driver).
+  void MoveToRts(const device::CmEndpoint& endpoint, const Depths& depths, Done done);
+  // At once, whatever runs. Nothing to do without a QP.
+  void MoveToErr(Done done = nullptr);
+
+ private:
+  struct Chain;
+
+  void Start(std::vector<device::QpAttr> steps, Done done);
+  void Next(const std::shared_ptr<Chain>& chain);
+  void Cancel();
+
+  device::Qp* qp_ = nullptr;
+  engine::EngineProxy* engine_ = nullptr;
+  std::shared_ptr<Chain> chain_;  // the running one
+};
+
+}  // namespace rdmad::cm
