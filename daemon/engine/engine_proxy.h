@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "daemon/device/device.h"
+#include "daemon/engine/port.h"
 
 namespace rdmad::engine {
 
@@ -32,6 +34,9 @@ struct EngineStats {
   uint64_t wakeups;     // returns from the wait
   uint64_t busy_ns;     // time spent in turns that did work
   uint64_t turns;
+  uint64_t commands_delayed;      // waited on the control side because the command ring was full
+  uint64_t events_delayed;        // turns that ended with events for which the event ring had no room
+  uint64_t events_dropped;        // events of no known QP beyond what could be stored
 };
 
 // Thread: control. Owner: the daemon.
@@ -43,13 +48,24 @@ class EngineProxy {
 
   virtual ~EngineProxy() = default;
 
+  // Ports for this engine (port.h). They do not outlive the proxy.
+  virtual std::unique_ptr<SessionPort> CreateSessionPort(SessionPortInit init) = 0;
+  virtual std::unique_ptr<ChannelPort> CreateChannelPort(ChannelPortInit init) = 0;
+  virtual std::unique_ptr<CqPort> CreateCqPort(const CqPortInit& init) = 0;
+  virtual std::unique_ptr<QueuePairPort> CreateQueuePairPort(const QueuePairPortInit& init) = 0;
+  virtual std::unique_ptr<SrqPort> CreateSrqPort(const SrqPortInit& init) = 0;
+
   virtual void Activate(device::EngineObject& object, Done done) = 0;
   virtual void Deactivate(device::EngineObject& object, Done done) = 0;
+  // When the QP enters RESET, what its rings hold unread is forgotten too.
   virtual void ModifyQp(device::Qp& qp, const device::QpAttr& attr, ModifyDone done) = 0;
   virtual void QueryQp(device::Qp& qp, QueryDone done) = 0;
 
   virtual uint32_t index() const noexcept = 0;
   virtual EngineStats Stats() const noexcept = 0;
+  // The segment of this engine's shm::EnginePage, for clients to map read-only. Stays owned by the engine.
+  virtual int engine_page_fd() const noexcept = 0;
+  virtual uint64_t engine_page_bytes() const noexcept = 0;
   // Control's event loop calls Poll() when poll_fd() is readable; callbacks run inside.
   virtual int poll_fd() const noexcept = 0;
   virtual void Poll() = 0;
