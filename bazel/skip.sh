@@ -9,8 +9,13 @@ rdmad_skip() {
   escaped=$(printf '%s' "$reason" | sed -e 's/&/\&amp;/g' -e 's/</\&lt;/g' -e 's/>/\&gt;/g' -e 's/"/\&quot;/g')
   printf 'skipped: %s\n' "$reason"
   if [ -n "${XML_OUTPUT_FILE:-}" ]; then
-    printf '<testsuites tests="1" failures="0" errors="0"><testsuite name="%s" tests="1" failures="0" errors="0" skipped="1"><testcase name="%s" result="skipped"><skipped message="%s"/></testcase></testsuite></testsuites>\n' \
-      "${TEST_TARGET:-test}" "${TEST_TARGET:-test}" "$escaped" >"$XML_OUTPUT_FILE"
+    cat >"$XML_OUTPUT_FILE" <<XML
+<testsuites tests="1" failures="0" errors="0">
+  <testsuite name="${TEST_TARGET:-test}" tests="1" failures="0" errors="0" skipped="1">
+    <testcase name="all" result="skipped"><skipped message="$escaped"/></testcase>
+  </testsuite>
+</testsuites>
+XML
   fi
   exit 0
 }

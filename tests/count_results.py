@@ -73,7 +73,7 @@ class Run:
             total = _add(total, self._report_test(label, result))
         for label, reason in sorted(self.broken.items()):
             if label not in tested:
-                print(f"FAILED [{self.name}] {label}: {reason}")
+                print(f"FAILED [{self.name}] {label}: {reason.splitlines()[0]}")
                 total = _add(total, Counts(0, 1, 0))
         if self.exit_code not in _GOOD_EXITS and total.failed == 0:
             print(f"FAILED [{self.name}] bazel ended with exit code {self.exit_code}")
@@ -88,7 +88,7 @@ class Run:
             # Nothing to count by: the test is one case.
             counts, failed, skipped = Counts(int(status == "PASSED"), 0, 0), [], []
         for name, reason in skipped:
-            print(f"skipped [{self.name}] {label} {name if name != label else ''}: {reason}")
+            print(f"skipped [{self.name}] {label} {name}: {reason}")
         if status == "PASSED" and counts.failed == 0:
             return counts
         # A test that dies or times out may have written no failed case, or none at all.
