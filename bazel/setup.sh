@@ -14,13 +14,18 @@ _rdmad_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 # Sets HOME where there is none (a CI runner, a Bazel test): caches need a place that the next run finds again.
 _rdmad_home() {
   if [ -z "${HOME:-}" ] || [ ! -w "$HOME" ]; then
-    HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+    HOME=$(getent passwd "$(id -u)" | cut -d: -f6 || true)
     if [ -z "$HOME" ] || [ ! -w "$HOME" ]; then
       HOME=/tmp/rdmad-home-$(id -u)
       mkdir -p "$HOME"
+      # Anyone may have put a folder of that name into /tmp.
+      [ -O "$HOME" ] && [ ! -L "$HOME" ] || HOME=$(mktemp -d)
     fi
   fi
   export HOME
+  # Bazel names its output folder after the user and looks no further than this and the password file. For a user
+  # without a name, `id` fails but prints the number.
+  export USER=${USER:-$(id -un 2>/dev/null)}
 }
 _rdmad_home
 
