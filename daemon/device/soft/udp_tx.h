@@ -1,0 +1,112 @@
+// The sending half of a UDP port: packets of the transport in, as few system calls as possible out.
+//
+// The payload stays where it is. A message's iovec goes back and forth between a small arena, which
+// holds headers and trailers, and the payload; a packet's trailer and the next one's header lie
+// side by side there and share an entry:
+//
+//   arena:   [head 0] [tail 0 | head 1] [tail 1 | head 2] [tail 2]
+//   iovec:      \__payload 0_/     \__payload 1__/    \_payload 2_/
+//
+// Runs of packets of one size, with a shorter one at the end at most, go as one message by
+// UDP_SEGMENT: up to 64 packets and 65,507 bytes. Up to 64 packets, batched or single, go in one
+// sendmmsg. The ICRC of a batch's packet i is computed for IPv4 identification i (wire/icrc_id.h).
+//
+// When the kernel refuses a batch with EIO or EINVAL (a device without checksum offload on older
+// kernels, for one), the same packets are built again as singles. If a single is accepted, this
+// port sends singles for good; if it is not, the batching was not to blame and stays on.
+//
+// A full socket buffer is told to the caller. Every other error is a packet lost: it is counted by
+// cause, and the transport's retries find out.
+//
+// Thread: engine. Owner: UdpPort. Nothing allocates after construction. Source: udp(7); limits
+// measured on 6.1 to 6.18.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/udp_counters.h"
+#include "daemon/device/soft/udp_peer.h"
+#include "daemon/wire/icrc.h"
+#include "daemon/wire/icrc_id.h"
+#include "daemon/wire/packet.h"
+
+namespace rdmad::soft {
+
+class UdpTx {
+ public:
+  static constexpr size_t kMaxBatchPackets = 64;   // older kernels' UDP_MAX_SEGMENTS
+  static constexpr size_t kMaxBatchBytes = 65507;  // 65,535 less IPv4 and UDP headers
+  static constexpr size_t kMaxStagedPackets = 64;  // per sendmmsg
+  static constexpr size_t kMaxIovecs = 1024;       // UIO_MAXIOV, the kernel's limit per message
+
+  // `fd` and `counters` outlive this object. Packets leave from and go to `port`.
+  UdpTx(int fd, uint16_t port, UdpCounters* counters) noexcept;
+
+  // See PacketTx::Send(). A packet has at most kMaxIovecs - 2 payload slices.
+  [[nodiscard]] size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept;
+
+  [[nodiscard]] bool batching() const noexcept { return batching_ != Batching::kOff; }
+  // From now on singles only. For tests and for networks that handle batches badly.
+  void DisableBatching() noexcept { batching_ = Batching::kOff; }
+
+ private:
+  enum class Batching : uint8_t {
+    kOn,
+    kProbing,
+    kOff
+  };  // kProbing: refused once, singles are being tried
+  enum class Outcome : uint8_t { kDone, kFull, kBuildAgain };
+
+  struct Message {
+    uint16_t packets;
+    uint16_t segment_bytes;  // UDP payload of all packets but perhaps the last
+    uint32_t bytes;
+    bool closed;  // ends with a shorter packet: nothing may follow
+  };
+
+  // Builds messages of the first packets until something is full. Returns how many packets that
+  // were.
+  size_t Stage(const UdpPeer& peer, const wire::IcrcFlow& icrc,
+               std::span<const TxPacket> packets) noexcept;
+  void StagePacket(const wire::IcrcFlow& icrc, const TxPacket& packet,
+                   size_t udp_payload_bytes) noexcept;
+  void StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept;
+  void FinishMessages() noexcept;
+  void AddPiece(const void* data, size_t bytes) noexcept;
+  [[nodiscard]] bool FitsMessage(size_t udp_payload_bytes) const noexcept;
+  [[nodiscard]] uint32_t IdTerm(const wire::IcrcFlow& icrc, size_t udp_payload_bytes) noexcept;
+
+  // Sends what is staged; adds the packets that are done with, sent or lost, to `*taken`.
+  Outcome Flush(size_t* taken) noexcept;
+  void CountSent(std::span<const Message> messages, size_t* taken) noexcept;
+  Outcome OnSendError(int error, const Message& message) noexcept;
+  void CountLost(int error, uint32_t packets) noexcept;
+
+  static constexpr size_t kControlBytes = 3 * UdpPeer::kIntControlBytes;
+
+  const int fd_;
+  const uint16_t port_;
+  UdpCounters* const counters_;
+  Batching batching_ = Batching::kOn;
+
+  size_t message_count_ = 0;
+  size_t staged_packets_ = 0;
+  size_t iovec_count_ = 0;
+  size_t arena_bytes_ = 0;
+  wire::GsoIcrcTerms terms_;  // of the size below
+  size_t terms_bytes_ = 0;
+  std::array<Message, kMaxStagedPackets> messages_;
+  std::array<mmsghdr, kMaxStagedPackets> headers_;
+  std::array<iovec, kMaxIovecs> iovecs_;
+  std::array<uint8_t, kMaxStagedPackets*(wire::kMaxHeaderBytes + wire::kMaxTrailerBytes)> arena_;
+  alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxStagedPackets> controls_;
+};
+
+}  // namespace rdmad::soft

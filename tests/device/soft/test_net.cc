@@ -1,0 +1,74 @@
+#include "tests/device/soft/test_net.h"
+
+#include <arpa/inet.h>
+#include <linux/ipv6.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/wire/packet.h"
+
+namespace rdmad::testing {
+namespace {
+
+ifreq NameRequest(const std::string& interface) {
+  ifreq request{};
+  std::strncpy(request.ifr_name, interface.c_str(), IFNAMSIZ - 1);
+  return request;
+}
+
+bool BringUp(const std::string& interface) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request = NameRequest(interface);
+  if (::ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return false;
+  request.ifr_flags |= IFF_UP | IFF_RUNNING;
+  return ::ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
+}
+
+bool Enter() {
+  if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
+  return BringUp("lo");
+}
+
+}  // namespace
+
+bool HavePrivateNetwork() {
+  static const bool have = Enter();
+  return have;
+}
+
+uint16_t TestPort() {
+  if (HavePrivateNetwork()) return wire::kRoceUdpPort;
+  return static_cast<uint16_t>(20000 + ::getpid() % 12000);
+}
+
+bool AddIpv6Address(const std::string& address, const std::string& interface) {
+  if (!HavePrivateNetwork()) return false;
+  const UniqueFd fd(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // struct in6_ifreq of linux/ipv6.h
+  in6_ifreq request{};
+  if (::inet_pton(AF_INET6, address.c_str(), &request.ifr6_addr) != 1) return false;
+  request.ifr6_prefixlen = 128;
+  request.ifr6_ifindex = static_cast<int>(::if_nametoindex(interface.c_str()));
+  return ::ioctl(fd.get(), SIOCSIFADDR, &request) == 0;
+}
+
+bool SetMtu(const std::string& interface, int mtu) {
+  if (!HavePrivateNetwork()) return false;
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request = NameRequest(interface);
+  request.ifr_mtu = mtu;
+  return ::ioctl(fd.get(), SIOCSIFMTU, &request) == 0;
+}
+
+bool Run(const std::string& command) {
+  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+}  // namespace rdmad::testing

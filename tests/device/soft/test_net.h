@@ -1,0 +1,27 @@
+// A network for the tests of this folder: a namespace that only this process is in, if the kernel
+// lets us make one (root, or unprivileged user namespaces), with nothing but the loopback
+// interface. It vanishes with the process. There the real port can be used and MTU, delay and
+// addresses can be changed; without it, tests share the host's loopback on a port of their own, and
+// those that need more are skipped.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rdmad::testing {
+
+// Enters the namespace at the first call, which must come before the process has a second thread.
+// Is it ours alone?
+bool HavePrivateNetwork();
+
+// The port that stands for 4791: that one in a private network, else one that other processes'
+// tests do not use.
+uint16_t TestPort();
+
+// In a private network only; false if it fails.
+bool AddIpv6Address(const std::string& address, const std::string& interface = "lo");
+bool SetMtu(const std::string& interface, int mtu);
+// Runs a shell command quietly; true if it exits with 0.
+bool Run(const std::string& command);
+
+}  // namespace rdmad::testing
