@@ -8,7 +8,8 @@
 
 namespace rdmad::soft {
 
-class SoftCq final : public device::Cq {
+// Not final: the device derives from it, to know when one has gone.
+class SoftCq : public device::Cq {
  public:
   // `sink` outlives the CQ.
   SoftCq(uint32_t depth, device::CompletionSink* sink) : depth_(depth), sink_(sink) {}

@@ -8,7 +8,8 @@
 
 namespace rdmad::soft {
 
-class SoftPd final : public device::Pd {
+// Not final: the device derives from it, to know when one has gone.
+class SoftPd : public device::Pd {
  public:
   SoftPd() : id_(NextId()) {}
   void Activate(device::TimeNs) noexcept override {}
