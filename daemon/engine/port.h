@@ -1,8 +1,8 @@
 // Ports: the engine's side of what a session owns, as the session sees it.
 //
-// A port ties shared memory that a client can scribble on to an object of a device. The session makes
-// ports with EngineProxy::Create...Port(), hands them to the engine with Activate(), takes them back
-// with Deactivate(), and destroys them once that is answered. Order:
+// A port ties shared memory that a client can scribble on to an object of a device. The session
+// makes ports with EngineProxy::Create...Port(), hands them to the engine with Activate(), takes
+// them back with Deactivate(), and destroys them once that is answered. Order:
 //   activate    SessionPort, ChannelPort, CqPort (then the device's Cq), device Qp, QueuePairPort
 //   deactivate  the other way round; a port before what its Init names
 // All ports of one session live on one engine. Everything named in an Init outlives the port.
@@ -48,7 +48,7 @@ class SessionPort : public device::EngineObject {
 
 struct SessionPortInit {
   shm::ControlSegment* control = nullptr;
-  UniqueFd wake_fd;  // read end of the wake pipe; becomes non-blocking
+  UniqueFd wake_fd;            // read end of the wake pipe; becomes non-blocking
   uint64_t session_token = 0;  // comes back in OnSessionCorrupt
 };
 

@@ -32,9 +32,9 @@ class RingArena {
   static absl::StatusOr<std::unique_ptr<RingArena>> Create(uint64_t size_bytes,
                                                            uint64_t reserve_step_bytes);
 
-  // The offset of `bytes` zeroed bytes (a multiple of kArenaAlignBytes), or NotFound when there is no
-  // room, or ResourceExhausted when there is but no memory for it, or it would take more than
-  // `max_more_bytes` of new memory.
+  // The offset of `bytes` zeroed bytes; `bytes` is a multiple of kArenaAlignBytes.
+  // Errors: NotFound (no room); OutOfRange (room, but it would take more than `max_more_bytes` of
+  // new memory); ResourceExhausted (room, but the machine has no memory).
   absl::StatusOr<uint64_t> Allocate(uint64_t bytes, uint64_t max_more_bytes);
   // Takes back what Allocate() gave.
   void Free(uint64_t offset, uint64_t bytes);
@@ -46,7 +46,8 @@ class RingArena {
 
  private:
   RingArena(Segment segment, uint64_t reserve_step_bytes);
-  absl::Status ReserveUpTo(uint64_t end, uint64_t max_more_bytes);
+  // Where the reservation must end so that it covers `end`.
+  uint64_t ReservationFor(uint64_t end) const noexcept;
 
   Segment segment_;
   const uint64_t reserve_step_bytes_;
@@ -68,7 +69,7 @@ struct ArenaAllocation {
   uint64_t offset = 0;
   uint64_t bytes = 0;  // as asked, rounded up to kArenaAlignBytes
   std::byte* addr = nullptr;
-  bool arena_is_new = false;  // the client does not have this arena's descriptor yet
+  bool arena_is_new = false;  // the client has not got this arena's descriptor: see MarkSent()
   int arena_fd = -1;          // stays owned by the arena
 };
 
@@ -83,6 +84,10 @@ class ArenaSet {
   // `allocation` as Allocate() gave it. No engine may use the queue any more.
   void Free(const ArenaAllocation& allocation);
 
+  // The arena's descriptor has been sent to the client; until then its allocations are marked new,
+  // so that an operation that failed half-way does not leave an arena that nobody was told of.
+  void MarkSent(uint64_t arena_id);
+
   size_t arena_count() const noexcept { return arenas_.size(); }
   uint64_t used_bytes() const noexcept;
   // Memory behind all arenas: what counts against the limit.
@@ -90,10 +95,17 @@ class ArenaSet {
   uint64_t limit_bytes() const noexcept { return options_.limit_bytes; }
 
  private:
-  absl::StatusOr<RingArena*> AddArena(uint64_t bytes);
+  struct Entry {
+    std::unique_ptr<RingArena> arena;
+    bool sent = false;
+  };
+
+  absl::Status AddArena(uint64_t bytes);
+  absl::Status LimitError(uint64_t bytes) const;
+  ArenaAllocation Describe(size_t index, uint64_t offset, uint64_t bytes) const;
 
   const ArenaSetOptions options_;
-  std::vector<std::unique_ptr<RingArena>> arenas_;  // arena id - 1
+  std::vector<Entry> arenas_;  // arena id - 1
   uint64_t next_arena_bytes_;
 };
 

@@ -3,11 +3,13 @@
 //
 // Sealed (shrink, grow, seal), so that no client can truncate it and fault the daemon. Reserved, so
 // that a full tmpfs or an exhausted huge page pool is an error here and not a SIGBUS later. Zeroed
-// by the kernel. Since memfds have no size limit of their own and reserving more than there is would
-// call the OOM killer, the size is compared with what the machine and the cgroup have left first.
+// by the kernel. Since memfds have no size limit of their own and reserving more than there is
+// would call the OOM killer, the size is compared with what the machine and the cgroup have left
+// first.
 //
 // A client that holds the descriptor may still punch holes into it (there is no seal against that
-// which leaves it writable); ordinary pages simply come back as zeros.
+// which leaves it writable): ordinary pages come back as zeros, and bus_guard.h stands behind huge
+// ones.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/unique_fd.h"
+#include "daemon/memory/bus_guard.h"
 #include "proto/shm/segment.h"
 
 namespace rdmad::memory {
@@ -34,7 +37,8 @@ struct SegmentOptions {
   HugePages huge_pages = HugePages::kNo;
   // Writes a SegmentHeader of this kind at the beginning.
   std::optional<shm::SegmentKind> header;
-  // False: nothing is reserved at creation; the owner calls Reserve() before it touches a range.
+  // False: nothing but the header's page is reserved at creation; the owner calls Reserve() before
+  // it touches a range.
   bool reserve = true;
   // True: nobody but this mapping can ever write (F_SEAL_FUTURE_WRITE). For the engine page.
   bool read_only_to_others = false;
@@ -65,7 +69,7 @@ class Segment {
 
   // Makes sure that [offset, offset + bytes) has memory behind it. For segments with reserve=false.
   // Errors: ResourceExhausted, as for Create.
-  absl::Status Reserve(uint64_t offset, uint64_t bytes) noexcept;
+  absl::Status Reserve(uint64_t offset, uint64_t bytes);
   // Gives the whole pages of the range back to the kernel; they read as zeros afterwards.
   void Release(uint64_t offset, uint64_t bytes) noexcept;
 
@@ -74,6 +78,7 @@ class Segment {
   std::byte* data_ = nullptr;
   uint64_t size_bytes_ = 0;
   uint64_t page_bytes_ = 0;
+  BusGuardedRange guard_;
   std::string fallback_reason_;
 };
 

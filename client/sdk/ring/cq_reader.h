@@ -1,4 +1,5 @@
-// The client's end of a completion queue (proto/shm/completion_queue.h): polls, arms, gives places back.
+// The client's end of a completion queue (proto/shm/completion_queue.h): polls, arms, gives places
+// back.
 //
 // Verbs' rule for sleeping, which loses no wake-up:
 //   Arm(); Poll() until empty; wait on the completion channel; read its event; again.
@@ -37,11 +38,11 @@ class CqReader {
     return count;
   }
 
-  // Asks for one CompletionEvent on the channel for the next completion that fits; what is already in
-  // the queue does not count, so poll once more afterwards. Never weakens an earlier Arm().
+  // Asks for one CompletionEvent on the channel for the next completion that fits; what is already
+  // in the queue does not count, so poll once more afterwards. Never weakens an earlier Arm().
   void Arm(bool solicited_only) noexcept {
-    // Sequentially consistent, as is the load of `tail` in Poll(): the engine publishes `tail`, then
-    // looks at `armed`, so one of the two sees the other.
+    // Sequentially consistent, as is the load of `tail` in Poll(): the engine publishes `tail`,
+    // then looks at `armed`, so one of the two sees the other.
     if (!solicited_only) {
       header_->armed.store(shm::kCqArmedAny, std::memory_order_seq_cst);
       return;

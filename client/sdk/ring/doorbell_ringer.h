@@ -1,4 +1,5 @@
-// Tells the engine that a queue has new work: sets the queue's bit, and wakes the engine if it sleeps.
+// Tells the engine that a queue has new work: sets the queue's bit, and wakes the engine if it
+// sleeps.
 //
 // Thread: any; keeps no state of its own.
 #pragma once
@@ -18,8 +19,8 @@ namespace rdmad::sdk {
 
 class DoorbellRinger {
  public:
-  // `control` and `page` are mapped; `wake_fd` is the write end of the session's wake pipe and should
-  // be non-blocking. All outlive the ringer.
+  // `control` and `page` are mapped; `wake_fd` is the write end of the session's wake pipe and
+  // should be non-blocking. All outlive the ringer.
   DoorbellRinger(shm::ControlSegment* control, const shm::EnginePage* page, int wake_fd) noexcept
       : control_(control), page_(page), wake_fd_(wake_fd) {}
 
@@ -30,8 +31,9 @@ class DoorbellRinger {
   }
 
  private:
-  // A full pipe will wake the engine as well. A pipe without a reader means that the daemon is gone,
-  // of which the application hears elsewhere: it must not be killed by SIGPIPE, nor see errno change.
+  // A full pipe will wake the engine as well. A pipe without a reader means that the daemon is
+  // gone, of which the application hears elsewhere: it must not be killed by SIGPIPE, nor see errno
+  // change.
   void Wake() const noexcept {
     const int saved_errno = errno;
     sigset_t pipe_signal;

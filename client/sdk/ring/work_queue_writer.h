@@ -1,10 +1,10 @@
 // The client's end of a work queue (proto/shm/work_queue.h): encodes WRs into slots and counts how
 // many are outstanding.
 //
-// Depth counts WRs. A send WR keeps its place until a completion of its queue that is at least as new
-// was polled: the poller calls RetireUpTo(Cqe::wqe_count). A receive WR keeps its place until its own
-// completion was polled: RetireOne(). The daemon gave the ring enough slots for `depth` WRs of the
-// largest kind, so whoever is within the depth is within the ring.
+// Depth counts WRs. A send WR keeps its place until a completion of its queue that is at least as
+// new was polled: the poller calls RetireUpTo(Cqe::wqe_count). A receive WR keeps its place until
+// its own completion was polled: RetireOne(). The daemon gave the ring enough slots for `depth` WRs
+// of the largest kind, so whoever is within the depth is within the ring.
 //
 // Posting is two steps, so that a chain costs one publication and one doorbell:
 //   PostSend() ... PostSend()  encode into free slots, unseen by the engine;
@@ -33,8 +33,8 @@ struct WorkQueueLimits {
   uint32_t max_inline_bytes = 0;  // send queues
 };
 
-// A send WR to be encoded. With kWorkInline in `flags`, the bytes named by `sges` are copied into the
-// slots now (they are the caller's own addresses, lkeys are ignored), as in verbs.
+// A send WR to be encoded. With kWorkInline in `flags`, the bytes named by `sges` are copied into
+// the slots now (they are the caller's own addresses, lkeys are ignored), as in verbs.
 struct SendRequest {
   uint64_t wr_id = 0;
   shm::WorkOpcode opcode = shm::WorkOpcode::kSend;
@@ -139,9 +139,9 @@ inline int WorkQueueWriter::PostSend(const SendRequest& request) noexcept {
     if (inline_bytes > max_inline_bytes_) return EINVAL;
   }
   const uint32_t num_sge = is_inline ? 0 : static_cast<uint32_t>(request.sges.size());
-  const uint32_t extra_slots =
-      is_inline ? shm::ExtraSlotsForInline(static_cast<uint32_t>(inline_bytes))
-                : shm::ExtraSlotsForSges(num_sge);
+  const uint32_t extra_slots = is_inline
+                                   ? shm::ExtraSlotsForInline(static_cast<uint32_t>(inline_bytes))
+                                   : shm::ExtraSlotsForSges(num_sge);
 
   shm::WorkSlot* const slot = SlotAt(tail_);
   slot->wr_id = request.wr_id;
