@@ -20,9 +20,10 @@
 //   Unavailable         ENODEV         the device is gone
 //   ResourceExhausted   ENOMEM         a quota, no ephemeral port left
 //   Unimplemented       EOPNOTSUPP     port space, option or event that this device does not have
-//   DeadlineExceeded    ETIMEDOUT      (asynchronous outcomes only; they carry a negative errno in
-//   the event) Internal            EIO            the QP did not take the attributes that the CM
-//   computed
+//   Internal            EIO            the QP refused the attributes that the CM computed
+//   Cancelled           EINVAL         the id, its QP or its connection went away meanwhile
+// Asynchronous outcomes carry a negative errno (ETIMEDOUT, ENETUNREACH, ENODEV) or the wire's
+// reject reason in the event.
 //
 // Thread: control. Owner: the session, by way of CmIdHost.
 #pragma once
@@ -85,7 +86,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const;
 
   struct Migration {
-    uint32_t events_reported;  // written to the old channel
+    uint32_t events_reported;  // until now, all of them to older channels
     uint32_t generation;       // of events on the new one
   };
   // Events of this id that were still queued for the old channel go to the new one.
@@ -96,7 +97,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
 
   [[nodiscard]] uint64_t handle() const noexcept { return handle_; }
   [[nodiscard]] EventChannel* channel() const noexcept { return channel_; }
-  // Since the last migration.
+  // How many events of this id its channels have taken in all; connect requests count for the
+  // listener.
   [[nodiscard]] uint32_t events_reported() const noexcept { return events_reported_; }
   [[nodiscard]] uint32_t generation() const noexcept { return generation_; }
   [[nodiscard]] device::PortSpace port_space() const noexcept { return port_space_; }
@@ -117,9 +119,10 @@ class CmId : public device::CmEventSink, public EventChannelUser {
 
   void OnConnectRequest(device::CmEvent event);
   void OnConnectResponse(device::CmEvent event);
-  void OnReadyToEstablish(const absl::Status& moved, device::CmEvent event);
-  void Report(const device::CmEvent& event, uint64_t id_handle, uint64_t listen_handle);
-  void Report(const device::CmEvent& event) { Report(event, handle_, 0); }
+  void OnMovedToRts(const absl::Status& moved, device::CmEvent& event);
+  // `subject` is what the event is about: this id, or a new one of this listener.
+  void Report(const device::CmEvent& event, const CmId& subject, uint64_t listen_handle);
+  void Report(const device::CmEvent& event) { Report(event, *this, 0); }
 
   device::ConnectionManager* const manager_;
   CmIdHost* const host_;

@@ -21,6 +21,10 @@ class CmIdHost {
   // hears nothing. Must not destroy `listener`.
   virtual absl::StatusOr<uint64_t> AdoptId(std::unique_ptr<CmId> id, CmId& listener) = 0;
 
+  // The id that AdoptId() took under this handle will not be reported after all, because its
+  // listener goes first: destroy it.
+  virtual void DiscardId(uint64_t handle) = 0;
+
   // The number by which the client knows the device; shm::kNoDevice for null and for one that this
   // session may not use.
   virtual uint32_t DeviceIndex(const device::Device* device) const = 0;

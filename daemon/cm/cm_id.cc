@@ -1,0 +1,266 @@
+#include "daemon/cm/cm_id.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/cm/event_record.h"
+
+namespace rdmad::cm {
+namespace {
+
+using device::CmEvent;
+using device::CmEventType;
+
+constexpr uint32_t kOptionLevelId = 0;  // RDMA_OPTION_ID
+constexpr uint8_t kMaxDepth = 0xff;     // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+
+// Replaces "as many as the device can" by the number, and refuses more than that.
+absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t* depth) {
+  const uint32_t limit = device == nullptr ? 0 : device->attr().max_qp_rd_atom;
+  if (*depth == kMaxDepth) {
+    *depth = static_cast<uint8_t>(std::min<uint32_t>(limit, kMaxDepth));
+    return absl::OkStatus();
+  }
+  if (*depth <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, "=", *depth, " device_max=", limit));
+}
+
+absl::Status LimitDepths(const device::Device* device, device::ConnParam* param) {
+  RD_RETURN_IF_ERROR(LimitDepth("responder_resources", device, &param->responder_resources));
+  return LimitDepth("initiator_depth", device, &param->initiator_depth);
+}
+
+}  // namespace
+
+CmId::CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
+           uint64_t handle, device::PortSpace port_space)
+    : manager_(manager),
+      host_(host),
+      channel_(channel),
+      handle_(handle),
+      port_space_(port_space),
+      endpoint_(manager->CreateEndpoint(port_space, this)) {
+  channel_->AddUser(handle_, this);
+}
+
+CmId::CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
+           device::PortSpace port_space, std::unique_ptr<device::CmEndpoint> endpoint)
+    : manager_(manager),
+      host_(host),
+      channel_(channel),
+      handle_(0),
+      port_space_(port_space),
+      endpoint_(std::move(endpoint)) {
+  endpoint_->SetSink(this);
+}
+
+CmId::~CmId() {
+  if (driver_.qp() != nullptr) driver_.MoveToErr();
+  if (handle_ == 0) return;
+  channel_->RemoveUser(handle_);
+  for (const shm::CmEvent& event : channel_->TakeQueued(handle_)) {
+    // The client will never hear of these requests.
+    if (event.listen_handle != 0) host_->DiscardId(event.id_handle);
+  }
+}
+
+// ---- calls that the endpoint answers ----
+
+absl::Status CmId::BindAddr(const SocketAddress& local) {
+  return endpoint_->BindAddr(local);
+}
+
+absl::Status CmId::ResolveAddr(const SocketAddress& local, const SocketAddress& peer,
+                               uint32_t timeout_ms) {
+  return endpoint_->ResolveAddr(local, peer, timeout_ms);
+}
+
+absl::Status CmId::ResolveRoute(uint32_t timeout_ms) {
+  return endpoint_->ResolveRoute(timeout_ms);
+}
+
+absl::Status CmId::Listen(int backlog) {
+  return endpoint_->Listen(backlog);
+}
+
+absl::Status CmId::Establish() {
+  return endpoint_->Establish();
+}
+
+absl::Status CmId::Reject(std::span<const uint8_t> private_data) {
+  return endpoint_->Reject(private_data);
+}
+
+absl::StatusOr<device::QpAttr> CmId::InitQpAttr(device::QpState state) const {
+  return endpoint_->InitQpAttr(state);
+}
+
+absl::Status CmId::SetOption(uint32_t level, uint32_t option, std::span<const uint8_t> value) {
+  if (level != kOptionLevelId) {
+    return absl::UnimplementedError(absl::StrCat("set_option: level=", level));
+  }
+  return endpoint_->SetOption(option, value);
+}
+
+absl::Status CmId::Notify(uint32_t event) {
+  if (event != static_cast<uint32_t>(device::AsyncEventType::kCommEst)) {
+    return absl::InvalidArgumentError(absl::StrCat("notify: event=", event));
+  }
+  return endpoint_->NotifyCommEstablished();
+}
+
+void CmId::OnQpAsyncEvent(device::AsyncEventType type) {
+  // Too late, or on the side that has established already: then it says nothing new.
+  if (type == device::AsyncEventType::kCommEst) (void)endpoint_->NotifyCommEstablished();
+}
+
+// ---- calls that move the QP ----
+
+void CmId::SetQp(device::Qp* qp, engine::EngineProxy* engine, Done done) {
+  if (driver_.qp() != nullptr) {
+    done(absl::FailedPreconditionError("set_qp: the id has a QP"));
+    return;
+  }
+  driver_.Bind(qp, engine);
+  driver_.MoveToInit(std::move(done));
+}
+
+void CmId::ClearQp() {
+  driver_.Unbind();
+}
+
+absl::Status CmId::Connect(device::ConnParam param) {
+  RD_RETURN_IF_ERROR(LimitDepths(device(), &param));
+  if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
+  return endpoint_->Connect(param);
+}
+
+void CmId::Accept(device::ConnParam param, Done done) {
+  const absl::Status limited = LimitDepths(device(), &param);
+  if (!limited.ok() || driver_.qp() == nullptr) {
+    done(limited.ok() ? endpoint_->Accept(param) : limited);
+    return;
+  }
+  param.qpn = driver_.qp()->qpn();
+  const QpDriver::Depths depths{param.responder_resources, param.initiator_depth};
+  driver_.MoveToRts(
+      *endpoint_, depths,
+      [this, param = std::move(param), done = std::move(done)](const absl::Status& moved) {
+        if (!moved.ok()) {
+          done(moved);
+          return;
+        }
+        const absl::Status accepted = endpoint_->Accept(param);
+        if (!accepted.ok()) driver_.MoveToErr();
+        done(accepted);
+      });
+}
+
+void CmId::Disconnect(Done done) {
+  // The QP first, so that the peer's answer finds nothing in flight any more.
+  // However that ends (the peer may disconnect meanwhile and move it, too), the connection does.
+  driver_.MoveToErr([this, done = std::move(done)](const absl::Status& /*moved*/) {
+    done(endpoint_->Disconnect());
+  });
+}
+
+CmId::Migration CmId::Migrate(EventChannel* channel) {
+  std::vector<shm::CmEvent> waiting = channel_->TakeQueued(handle_);
+  channel_->RemoveUser(handle_);
+  const Migration migration{events_reported_, ++generation_};
+  channel_ = channel;
+  channel_->AddUser(handle_, this);
+  for (shm::CmEvent& event : waiting) {
+    event.generation = generation_;
+    channel_->Send(event);
+  }
+  return migration;
+}
+
+// ---- events ----
+
+void CmId::OnCmEvent(CmEvent event) {
+  switch (event.type) {
+    case CmEventType::kConnectRequest:
+      OnConnectRequest(std::move(event));
+      return;
+    case CmEventType::kConnectResponse:
+      OnConnectResponse(std::move(event));
+      return;
+    case CmEventType::kRejected:
+    case CmEventType::kDisconnected:
+    case CmEventType::kDeviceRemoval:
+      driver_.MoveToErr();
+      break;
+    case CmEventType::kAddrResolved:
+    case CmEventType::kAddrError:
+    case CmEventType::kRouteResolved:
+    case CmEventType::kRouteError:
+    case CmEventType::kConnectError:
+    case CmEventType::kUnreachable:
+    case CmEventType::kEstablished:
+    case CmEventType::kMulticastJoin:
+    case CmEventType::kMulticastError:
+    case CmEventType::kAddrChange:
+    case CmEventType::kTimewaitExit:
+      break;
+  }
+  Report(event);
+}
+
+void CmId::OnConnectRequest(CmEvent event) {
+  std::unique_ptr<CmId> id(
+      new CmId(manager_, host_, channel_, port_space_, std::move(event.new_endpoint)));
+  // Nobody reads this channel any more: the request ends here, which rejects it.
+  if (channel_->broken()) return;
+  CmId* const added = id.get();
+  const absl::StatusOr<uint64_t> handle = host_->AdoptId(std::move(id), *this);
+  if (!handle.ok()) return;
+  added->handle_ = *handle;
+  channel_->AddUser(*handle, added);
+  Report(event, *added, handle_);
+}
+
+void CmId::OnConnectResponse(CmEvent event) {
+  if (driver_.qp() == nullptr) {
+    Report(event);
+    return;
+  }
+  driver_.MoveToRts(*endpoint_, QpDriver::Depths(),
+                    [this, shared = std::make_shared<CmEvent>(std::move(event))](
+                        const absl::Status& moved) { OnMovedToRts(moved, *shared); });
+}
+
+void CmId::OnMovedToRts(const absl::Status& moved, CmEvent& event) {
+  if (absl::IsCancelled(moved))
+    return;  // what cut the move short has been reported, or the id goes
+  if (!moved.ok()) {
+    driver_.MoveToErr();
+    (void)endpoint_->Reject({});  // fails if the peer was quicker, which says as much
+    event.type = CmEventType::kConnectError;
+    event.status = -EINVAL;
+    Report(event);
+    return;
+  }
+  // It fails if the peer has given up in the meantime: that event is on its way.
+  if (!endpoint_->Establish().ok()) return;
+  event.type = CmEventType::kEstablished;
+  Report(event);
+}
+
+void CmId::Report(const CmEvent& event, const CmId& subject, uint64_t listen_handle) {
+  shm::CmEvent record = ToRecord(event);
+  record.id_handle = subject.handle_;
+  record.listen_handle = listen_handle;
+  record.generation = generation_;
+  record.device_index = host_->DeviceIndex(subject.device());
+  record.local = ToShm(subject.local());
+  record.peer = ToShm(subject.peer());
+  channel_->Send(record);
+}
+
+}  // namespace rdmad::cm

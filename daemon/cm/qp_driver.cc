@@ -1,0 +1,104 @@
+#include "daemon/cm/qp_driver.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rdmad::cm {
+namespace {
+
+absl::Status RefusedByQp(const device::QpAttr& attr, device::QpResult result) {
+  return absl::InternalError(absl::StrCat("modify_qp: state=", static_cast<int>(attr.state),
+                                          " result=", static_cast<int>(result)));
+}
+
+}  // namespace
+
+struct QpDriver::Chain {
+  QpDriver* driver;  // null once the chain was cut: answers that are still under way find nobody
+  std::vector<device::QpAttr> steps;
+  size_t next = 0;
+  Done done;
+};
+
+QpDriver::~QpDriver() {
+  Cancel();
+}
+
+void QpDriver::Bind(device::Qp* qp, engine::EngineProxy* engine) noexcept {
+  qp_ = qp;
+  engine_ = engine;
+}
+
+void QpDriver::Unbind() {
+  Bind(nullptr, nullptr);
+  Cancel();
+}
+
+void QpDriver::Cancel() {
+  if (chain_ == nullptr) return;
+  const std::shared_ptr<Chain> chain = std::exchange(chain_, nullptr);
+  chain->driver = nullptr;
+  if (chain->done) chain->done(absl::CancelledError("the id's QP is needed otherwise"));
+}
+
+void QpDriver::MoveToInit(Done done) {
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrAccessFlags | device::kQpAttrPkeyIndex |
+              device::kQpAttrPort;
+  attr.state = device::QpState::kInit;
+  Start({attr}, std::move(done));
+}
+
+void QpDriver::MoveToRts(const device::CmEndpoint& endpoint, const Depths& depths, Done done) {
+  std::vector<device::QpAttr> steps;
+  for (const device::QpState state :
+       {device::QpState::kInit, device::QpState::kRtr, device::QpState::kRts}) {
+    absl::StatusOr<device::QpAttr> attr = endpoint.InitQpAttr(state);
+    if (!attr.ok()) {
+      done(attr.status());
+      return;
+    }
+    if (depths.max_dest_rd_atomic) attr->max_dest_rd_atomic = *depths.max_dest_rd_atomic;
+    if (depths.max_rd_atomic) attr->max_rd_atomic = *depths.max_rd_atomic;
+    steps.push_back(*attr);
+  }
+  Start(std::move(steps), std::move(done));
+}
+
+void QpDriver::MoveToErr(Done done) {
+  Cancel();
+  if (qp_ == nullptr) {
+    if (done) done(absl::OkStatus());
+    return;
+  }
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState;
+  attr.state = device::QpState::kErr;
+  Start({attr}, std::move(done));
+}
+
+void QpDriver::Start(std::vector<device::QpAttr> steps, Done done) {
+  Cancel();
+  chain_ = std::make_shared<Chain>(Chain{this, std::move(steps), 0, std::move(done)});
+  Next(chain_);
+}
+
+void QpDriver::Next(const std::shared_ptr<Chain>& chain) {
+  engine_->ModifyQp(*qp_, chain->steps[chain->next], [chain](device::QpResult result) {
+    QpDriver* driver = chain->driver;
+    if (driver == nullptr) return;
+    const bool moved = result == device::QpResult::kOk;
+    if (moved && ++chain->next < chain->steps.size()) {
+      driver->Next(chain);
+      return;
+    }
+    driver->chain_ = nullptr;
+    // Last: the callee may destroy the driver.
+    if (chain->done) {
+      chain->done(moved ? absl::OkStatus() : RefusedByQp(chain->steps[chain->next], result));
+    }
+  });
+}
+
+}  // namespace rdmad::cm
