@@ -1,0 +1,59 @@
+// Limits, timers and seed of the soft device's connection manager.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "daemon/device/types.h"
+
+namespace rdmad::soft {
+
+struct CmOptions {
+  // Where the time comes from, read once per call and once per Poll(). Required.
+  std::function<device::TimeNs()> clock;
+  // Of communication ids, PSNs, transaction ids and ephemeral ports. The daemon takes it from the
+  // kernel.
+  uint64_t seed = 0;
+
+  // A message without an answer is sent again after this, then twice this, ... up to the CM
+  // response timeout. It starts far below the 4 s that peers are promised: a lost REQ must not cost
+  // the user seconds, and a duplicate costs the peer nothing.
+  int64_t first_retry_ns = 100'000'000;
+  // What REQs announce, as rdma_cm does: code 20 is 4.3 s, and 15 is all that the field holds.
+  uint8_t response_timeout = 20;
+  int max_cm_retries = 15;
+  // A DREQ is given up sooner, after some 6 s: the peer's answer changes nothing any more.
+  int max_dreq_retries = 6;
+  // How long a pending request whose peer repeats its REQ may take to be accepted: 22 is 17 s per
+  // repetition.
+  uint8_t mra_service_timeout = 22;
+
+  // How long the numbers of an ended connection are remembered.
+  int64_t timewait_ns = 1'000'000'000;
+  // How long a rejected REQ is remembered, so that its repetitions get the same answer: two of the
+  // kernel's CM timeouts.
+  int64_t rejected_ns = 10'000'000'000;
+  // When a pending request is dropped that the application does not answer and the peer does not
+  // repeat.
+  int64_t request_ttl_ns = 120'000'000'000;
+
+  // The QP's ACK timeout (code: 16 is 268 ms) unless the application sets one. rdma_cm uses 19, 2.1
+  // s, which makes a lost last packet stall for seconds.
+  uint8_t local_ack_timeout = 16;
+  // How late this host may send an ACK, as the REP announces it: 12 is 17 ms.
+  uint8_t target_ack_delay = 12;
+  // As rdma_cm: 0 is 655 ms. Programs that rely on few RNR retries rely on this.
+  uint8_t min_rnr_timer = 0;
+
+  size_t max_connections = 65'536;        // in any state, time-wait included
+  size_t max_pending_requests = 4'096;    // of all listeners together; a REQ beyond it is dropped
+  int max_backlog = 1'024;                // of one listener; also what a backlog of 0 means
+  size_t max_queued_local_mads = 16'384;  // to peers in this daemon; more are lost, as on a wire
+  int poll_budget = 256;                  // messages, timers and events per Poll()
+
+  uint16_t ephemeral_first = 32'768;
+  uint16_t ephemeral_last = 60'999;
+};
+
+}  // namespace rdmad::soft

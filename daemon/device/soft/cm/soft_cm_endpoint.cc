@@ -1,0 +1,337 @@
+#include "daemon/device/soft/cm/soft_cm_endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/device/soft/cm/cm_event.h"
+#include "daemon/device/soft/cm/cm_request.h"
+#include "daemon/device/soft/cm/source_address.h"
+
+namespace rdmad::soft {
+namespace {
+
+// rdma_set_option(3), level RDMA_OPTION_ID.
+enum : uint32_t {
+  kOptionTos = 0,
+  kOptionReuseAddr = 1,
+  kOptionAfOnly = 2,
+  kOptionAckTimeout = 3,
+};
+
+absl::Status CheckPrivateData(const char* call, size_t bytes, size_t limit) {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, ": private_data_bytes=", bytes, " limit=", limit));
+}
+
+absl::StatusOr<uint8_t> ByteOption(std::span<const uint8_t> value, uint8_t limit) {
+  if (value.size() != 1 || value[0] > limit) {
+    return absl::InvalidArgumentError("set_option: the value is one byte within its limit");
+  }
+  return value[0];
+}
+
+absl::StatusOr<bool> FlagOption(std::span<const uint8_t> value) {
+  int flag;
+  if (value.size() != sizeof(flag)) {
+    return absl::InvalidArgumentError("set_option: the value is an int");
+  }
+  std::memcpy(&flag, value.data(), sizeof(flag));
+  return flag != 0;
+}
+
+}  // namespace
+
+SoftCmEndpoint::SoftCmEndpoint(SoftConnectionManager* manager, device::PortSpace space,
+                               device::CmEventSink* sink)
+    : manager_(manager),
+      space_(space),
+      id_(manager->Register(this)),
+      sink_(sink),
+      ack_timeout_(manager->options_.local_ack_timeout) {}
+
+SoftCmEndpoint::~SoftCmEndpoint() {
+  manager_->Enter();
+  manager_->Unregister(id_);
+  if (connection_ != nullptr) connection_->Abandon();
+}
+
+absl::Status SoftCmEndpoint::WrongState(const char* call) const {
+  return absl::FailedPreconditionError(absl::StrCat(call, ": state=", state_name()));
+}
+
+const char* SoftCmEndpoint::state_name() const noexcept {
+  switch (state_) {
+    case State::kIdle:
+      return "idle";
+    case State::kBound:
+      return "bound";
+    case State::kAddrQuery:
+      return "addr_query";
+    case State::kAddrResolved:
+      return "addr_resolved";
+    case State::kRouteQuery:
+      return "route_query";
+    case State::kRouteResolved:
+      return "route_resolved";
+    case State::kListening:
+      return "listening";
+    case State::kConnected:
+      return CmStateName(connection_ == nullptr ? CmState::kClosed : connection_->state());
+  }
+  return "unknown";
+}
+
+// ---- addresses ----
+
+absl::Status SoftCmEndpoint::BindAddr(const SocketAddress& local) {
+  if (state_ != State::kIdle) return WrongState("bind_addr");
+  return Bind(local);
+}
+
+absl::Status SoftCmEndpoint::Bind(const SocketAddress& local) {
+  device::Device* device = nullptr;
+  if (!local.ip.is_any()) {
+    if (local.ip.is_link_local() && local.ip.scope_id() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bind_addr: ", local.ToString(), " needs an interface (scope id)"));
+    }
+    device = manager_->directory_->FindByAddress(local.ip);
+    if (device == nullptr) {
+      return absl::NotFoundError(absl::StrCat("bind_addr: no device has ", local.ToString()));
+    }
+  }
+  const PortTable::Claim claim{space_, local, reuse_addr_, v6_only_};
+  RD_ASSIGN_OR_RETURN(const uint16_t port, manager_->ports_.Bind(id_, claim, manager_->Random()));
+  local_ = {local.ip, port};
+  device_ = device;
+  state_ = State::kBound;
+  return absl::OkStatus();
+}
+
+absl::Status SoftCmEndpoint::ResolveAddr(const SocketAddress& local, const SocketAddress& peer,
+                                         uint32_t /*timeout_ms*/) {
+  if (state_ != State::kIdle && state_ != State::kBound) return WrongState("resolve_addr");
+  if (peer.ip.is_link_local() && peer.ip.scope_id() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resolve_addr: ", peer.ToString(), " needs an interface (scope id)"));
+  }
+  if (state_ == State::kIdle) {
+    // Unset means any address of the peer's family.
+    SocketAddress from = local;
+    if (from == SocketAddress()) from.ip = peer.ip.is_v4() ? IpAddress::AnyV4() : IpAddress();
+    RD_RETURN_IF_ERROR(Bind(from));
+  }
+  const bool covers = local_.ip.is_v4() == peer.ip.is_v4() || local_.ip == IpAddress::AnyV6();
+  if (!covers) {
+    return absl::InvalidArgumentError(absl::StrCat("resolve_addr: ", local_.ToString(), " and ",
+                                                   peer.ToString(), " are of different families"));
+  }
+  manager_->Enter();
+  state_ = State::kAddrQuery;
+  const ChosenSource source = ChooseSource(*manager_->directory_, local_.ip, peer);
+  if (source.error != 0) {
+    manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrError, source.error));
+    return absl::OkStatus();
+  }
+  local_.ip = source.local;
+  peer_ = source.peer;
+  device_ = source.device;
+  manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrResolved));
+  return absl::OkStatus();
+}
+
+absl::Status SoftCmEndpoint::ResolveRoute(uint32_t /*timeout_ms*/) {
+  if (state_ != State::kAddrResolved) return WrongState("resolve_route");
+  manager_->Enter();
+  state_ = State::kRouteQuery;
+  device::CmEvent event = MakeCmEvent(device::CmEventType::kRouteResolved);
+  event.path_mtu = device_->QueryPort().active_mtu;
+  manager_->Post(id_, std::move(event));
+  return absl::OkStatus();
+}
+
+absl::Status SoftCmEndpoint::Listen(int backlog) {
+  if (space_ == device::PortSpace::kUdp) {
+    return absl::UnimplementedError("listen: port space UDP (SIDR)");
+  }
+  if (state_ == State::kIdle) {
+    RD_RETURN_IF_ERROR(Bind({IpAddress::AnyV4(), 0}));
+  }
+  if (state_ != State::kBound) return WrongState("listen");
+  RD_RETURN_IF_ERROR(manager_->ports_.Listen(id_));
+  const int limit = manager_->options_.max_backlog;
+  backlog_ = backlog <= 0 ? limit : std::min(backlog, limit);
+  state_ = State::kListening;
+  return absl::OkStatus();
+}
+
+// ---- connection ----
+
+absl::Status SoftCmEndpoint::Connect(const device::ConnParam& param) {
+  if (space_ == device::PortSpace::kUdp) {
+    return absl::UnimplementedError("connect: port space UDP (SIDR)");
+  }
+  if (state_ != State::kRouteResolved) return WrongState("connect");
+  RD_RETURN_IF_ERROR(CheckPrivateData("connect", param.private_data.size(), wire::kReqAppBytes));
+  manager_->Enter();
+  CmFacts facts;
+  facts.flow.local = local_.ip;
+  facts.flow.remote = peer_.ip;
+  facts.flow.traffic_class = tos_;
+  facts.sgid_index = SgidIndexOf(*device_, local_.ip);
+  facts.node_guid = device_->attr().node_guid;
+  facts.path_mtu = device_->QueryPort().active_mtu;
+  facts.local_qpn = wire::Qpn(param.qpn);
+  facts.responder_resources = param.responder_resources;
+  facts.initiator_depth = param.initiator_depth;
+  facts.retry_count = std::min<uint8_t>(param.retry_count, 7);
+  facts.rnr_retry_count = std::min<uint8_t>(param.rnr_retry_count, 7);
+  facts.ack_timeout = ack_timeout_;
+  RD_ASSIGN_OR_RETURN(connection_, manager_->AddConnection(CmState::kReqSent, facts, device_, id_));
+  state_ = State::kConnected;
+  connection_->Start(
+      MakeReq(connection_->facts(), param, space_, local_, peer_, manager_->options_));
+  return absl::OkStatus();
+}
+
+absl::Status SoftCmEndpoint::Establish() {
+  if (connection_ == nullptr) return WrongState("establish");
+  manager_->Enter();
+  return connection_->Establish();
+}
+
+absl::Status SoftCmEndpoint::Accept(const device::ConnParam& param) {
+  if (connection_ == nullptr) return WrongState("accept");
+  RD_RETURN_IF_ERROR(CheckPrivateData("accept", param.private_data.size(), wire::kRepPrivateBytes));
+  manager_->Enter();
+  return connection_->Accept(param);
+}
+
+absl::Status SoftCmEndpoint::Reject(std::span<const uint8_t> private_data) {
+  if (connection_ == nullptr) return WrongState("reject");
+  RD_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(), wire::kRejPrivateBytes));
+  manager_->Enter();
+  return connection_->Reject(private_data);
+}
+
+absl::Status SoftCmEndpoint::Disconnect() {
+  if (state_ != State::kConnected) return WrongState("disconnect");
+  if (connection_ == nullptr) return absl::OkStatus();  // over already
+  manager_->Enter();
+  return connection_->Disconnect();
+}
+
+absl::Status SoftCmEndpoint::NotifyCommEstablished() {
+  if (connection_ == nullptr) return WrongState("notify");
+  manager_->Enter();
+  return connection_->NotifyCommEstablished();
+}
+
+absl::Status SoftCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t> value) {
+  switch (option) {
+    case kOptionTos: {
+      RD_ASSIGN_OR_RETURN(tos_, ByteOption(value, 0xff));
+      return absl::OkStatus();
+    }
+    case kOptionReuseAddr: {
+      RD_ASSIGN_OR_RETURN(const bool reuse, FlagOption(value));
+      if (state_ != State::kIdle) return WrongState("set_option");
+      reuse_addr_ = reuse;
+      return absl::OkStatus();
+    }
+    case kOptionAfOnly: {
+      RD_ASSIGN_OR_RETURN(const bool only, FlagOption(value));
+      if (state_ != State::kIdle) return WrongState("set_option");
+      v6_only_ = only;
+      return absl::OkStatus();
+    }
+    case kOptionAckTimeout: {
+      RD_ASSIGN_OR_RETURN(ack_timeout_, ByteOption(value, 31));
+      return absl::OkStatus();
+    }
+    default:
+      return absl::UnimplementedError(absl::StrCat("set_option: option=", option));
+  }
+}
+
+absl::StatusOr<device::QpAttr> SoftCmEndpoint::InitQpAttr(device::QpState state) const {
+  const uint8_t min_rnr_timer = manager_->options_.min_rnr_timer;
+  if (connection_ == nullptr) {
+    // Before there is a connection a QP can be initialized, without rights for the peer.
+    if (device_ == nullptr || state_ == State::kConnected || state != device::QpState::kInit) {
+      return WrongState("init_qp_attr");
+    }
+    RD_ASSIGN_OR_RETURN(device::QpAttr attr, MakeQpAttr(CmFacts(), state, min_rnr_timer));
+    attr.access_flags = 0;
+    return attr;
+  }
+  switch (connection_->state()) {
+    case CmState::kReqSent:
+      if (state != device::QpState::kInit) return WrongState("init_qp_attr");
+      [[fallthrough]];
+    case CmState::kRepRcvd:
+    case CmState::kReqRcvd:
+    case CmState::kRepSent:
+    case CmState::kEstablished:
+      return MakeQpAttr(connection_->facts(), state, min_rnr_timer);
+    case CmState::kDreqSent:
+    case CmState::kTimewait:
+    case CmState::kRejected:
+    case CmState::kClosed:
+      break;
+  }
+  return WrongState("init_qp_attr");
+}
+
+// ---- for the manager ----
+
+void SoftCmEndpoint::Adopt(CmConnection* connection, const SocketAddress& local,
+                           const SocketAddress& peer) {
+  connection_ = connection;
+  device_ = connection->device();
+  local_ = local;
+  peer_ = peer;
+  remote_qpn_ = connection->facts().remote_qpn.value();
+  state_ = State::kConnected;
+}
+
+void SoftCmEndpoint::Deliver(device::CmEvent event) {
+  switch (event.type) {
+    // The answers to a query; the device may have gone in between, and the query with it.
+    case device::CmEventType::kAddrResolved:
+      if (state_ != State::kAddrQuery) return;
+      state_ = State::kAddrResolved;
+      break;
+    case device::CmEventType::kAddrError:
+      if (state_ != State::kAddrQuery) return;
+      state_ = State::kBound;
+      break;
+    case device::CmEventType::kRouteResolved:
+      if (state_ != State::kRouteQuery) return;
+      state_ = State::kRouteResolved;
+      break;
+    case device::CmEventType::kConnectResponse:
+      remote_qpn_ = event.param.qpn;
+      break;
+    default:
+      break;
+  }
+  if (sink_ != nullptr) sink_->OnCmEvent(std::move(event));
+}
+
+void SoftCmEndpoint::OnConnectionClosed() {
+  connection_ = nullptr;
+}
+
+void SoftCmEndpoint::OnDeviceRemoved() {
+  device_ = nullptr;
+  // A listener stays: its address may come back with another device.
+  if (state_ != State::kBound && state_ != State::kListening) state_ = State::kConnected;
+  manager_->Post(id_, MakeCmEvent(device::CmEventType::kDeviceRemoval));
+}
+
+}  // namespace rdmad::soft

@@ -1,0 +1,142 @@
+// Connections of all soft devices: the RDMA IP CM service (annex A11) over CM messages on QP 1.
+//
+// Sans-I/O: messages come and go through MadIo, time and randomness are arguments, everything
+// happens in calls. Peers in this daemon (MadIo::IsLocal) are reached through a queue instead of a
+// socket, with the same messages.
+//   SoftCmEndpoint     what an application's id sees: addresses, ports, routes, listening, options
+//   CmConnection       the protocol of one connection; outlives its endpoint
+//   CmConnectionTable  finds connections by ids, peers and timers
+//   PortTable          who has which port
+//   here               dispatch of messages, requests to listeners, events to endpoints
+//
+// What comes from the wire is bounded: a listener has at most `backlog` requests that were not
+// answered, all listeners together `max_pending_requests`; a REQ beyond that is dropped, as TCP
+// drops a SYN, and its sender tries again. A refused REQ leaves no state behind. UD (SIDR) is not
+// served yet: SIDR_REQ is answered "unsupported service".
+//
+// Thread: control. Owner: the soft device's factory; it outlives its endpoints.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/connection_manager.h"
+#include "daemon/device/soft/cm/cm_connection.h"
+#include "daemon/device/soft/cm/cm_connection_table.h"
+#include "daemon/device/soft/cm/cm_counters.h"
+#include "daemon/device/soft/cm/cm_options.h"
+#include "daemon/device/soft/cm/device_directory.h"
+#include "daemon/device/soft/cm/port_table.h"
+#include "daemon/device/soft/cm/wake_fd.h"
+#include "daemon/device/soft/mad_io.h"
+
+namespace rdmad::soft {
+
+class SoftCmEndpoint;
+struct CmRequest;
+
+class SoftConnectionManager : public device::ConnectionManager, public CmConnectionHost {
+ public:
+  // `io` and `directory` outlive the manager. Errors: those of the kernel (no descriptors).
+  static absl::StatusOr<std::unique_ptr<SoftConnectionManager>> Create(
+      MadIo* io, const DeviceDirectory* directory, CmOptions options);
+  ~SoftConnectionManager() override;
+
+  std::unique_ptr<device::CmEndpoint> CreateEndpoint(device::PortSpace port_space,
+                                                     device::CmEventSink* sink) override;
+  int poll_fd() const noexcept override { return wake_.fd(); }
+  void Poll(TimeNs now) override;
+  TimeNs NextDeadline() const noexcept override;
+
+  // The device is going: its connections end without a message, its endpoints get kDeviceRemoval.
+  void OnDeviceRemoved(device::Device* device);
+
+  [[nodiscard]] const CmCounters& counters() const noexcept { return counters_; }
+  [[nodiscard]] size_t connection_count() const noexcept { return connections_.size(); }
+  [[nodiscard]] size_t pending_requests() const noexcept { return pending_requests_; }
+  [[nodiscard]] size_t bound_ports() const noexcept { return ports_.size(); }
+  [[nodiscard]] size_t endpoint_count() const noexcept { return endpoints_.size(); }
+
+ private:
+  friend class SoftCmEndpoint;
+  using EndpointId = CmConnection::OwnerId;
+
+  struct QueuedEvent {
+    EndpointId endpoint;
+    device::CmEvent event;
+  };
+  struct LocalMad {
+    Flow flow;
+    Mad mad;
+  };
+
+  SoftConnectionManager(MadIo* io, const DeviceDirectory* directory, CmOptions options,
+                        WakeFd wake);
+
+  // ---- for the endpoints ----
+  EndpointId Register(SoftCmEndpoint* endpoint);
+  // Drops what is queued for it, too.
+  void Unregister(EndpointId id);
+  // To be delivered by the next Poll().
+  void Post(EndpointId endpoint, device::CmEvent event);
+  absl::StatusOr<CmConnection*> AddConnection(CmState begin, CmFacts facts, device::Device* device,
+                                              EndpointId owner);
+  // Reads the clock; to be called first in every call from outside.
+  void Enter() { now_ = options_.clock(); }
+  uint64_t Random() { return random_(); }
+
+  // ---- CmConnectionHost ----
+  void SendMad(const Flow& flow, const Mad& mad) override;
+  void SetTimer(CmConnection& connection, TimeNs deadline) override;
+  void Emit(CmConnection& connection, device::CmEvent event) override;
+  void OnMoved(CmConnection& connection, CmState from) override;
+  void Rename(CmConnection& connection) override;
+  void OnRemoteQpn(CmConnection& connection) override;
+  TimeNs now() const override { return now_; }
+
+  // ---- Poll() ----
+  bool RunTimers(int budget);
+  bool TakeMads(int budget);
+  bool DeliverEvents(int budget);
+  void Reap();
+
+  // ---- messages (cm_dispatch.cc) ----
+  void OnMad(const Flow& flow, const Mad& mad);
+  void Dispatch(const Flow& flow, uint64_t transaction_id, const wire::CmMessage& message);
+  void OnReq(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req);
+  void OnNewReq(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req);
+  void AcceptIntoBacklog(const CmRequest& request, CmFacts facts, const wire::CmReq& req,
+                         device::Device* device, SoftCmEndpoint* listener);
+  void AnswerUnmatched(const Flow& flow, uint64_t transaction_id, const wire::CmMessage& message);
+  void Refuse(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req,
+              wire::RejReason reason);
+  void RefuseMtu(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req,
+                 device::Mtu mtu);
+  void Answer(const Flow& flow, uint64_t transaction_id, const wire::CmMessage& message);
+
+  MadIo* const io_;
+  const DeviceDirectory* const directory_;
+  const CmOptions options_;
+  WakeFd wake_;
+  std::mt19937_64 random_;
+  const uint64_t transaction_base_;  // upper half of our transaction ids
+  TimeNs now_ = 0;
+
+  PortTable ports_;
+  CmConnectionTable connections_;
+  std::unordered_map<EndpointId, SoftCmEndpoint*> endpoints_;
+  EndpointId last_endpoint_id_ = 0;
+  size_t pending_requests_ = 0;
+  std::deque<QueuedEvent> events_;
+  std::deque<LocalMad> local_mads_;
+  std::vector<CmConnection*> closed_;  // to be removed when nobody is inside them
+  CmCounters counters_;
+};
+
+}  // namespace rdmad::soft
