@@ -1,0 +1,50 @@
+// The daemon's end of a session's async channel: a pipe of shm::AsyncEvent records, never waited
+// for.
+//
+// When the pipe is full, events wait in a bounded queue, in order, until it can be written again. A
+// client that lets that queue run over too has more failed objects than it may own: its session
+// ends.
+//
+// Thread: control. Owner: Session.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/session/session_host.h"
+#include "proto/shm/event.h"
+
+namespace rdmad::session {
+
+class AsyncChannel {
+ public:
+  // Records beyond those in the pipe (4096 in the usual 64 KiB).
+  static constexpr size_t kDefaultQueueLimit = 65536;
+
+  // Takes the write end of a pipe and makes it non-blocking. `on_overflow` is called once, from
+  // inside Send().
+  AsyncChannel(UniqueFd write_end, SessionHost* host, std::function<void()> on_overflow,
+               size_t queue_limit = kDefaultQueueLimit);
+  AsyncChannel(const AsyncChannel&) = delete;
+  AsyncChannel& operator=(const AsyncChannel&) = delete;
+
+  void Send(const shm::AsyncEvent& event);
+  [[nodiscard]] size_t queued() const noexcept { return queue_.size(); }
+
+ private:
+  bool Write(const shm::AsyncEvent& event) noexcept;
+  void OnWritable();
+
+  const UniqueFd fd_;
+  SessionHost* const host_;
+  std::function<void()> on_overflow_;
+  const size_t queue_limit_;
+  std::deque<shm::AsyncEvent> queue_;
+  std::unique_ptr<FdWatch> watch_;
+  bool broken_ = false;  // the client closed its end, or the queue ran over: everything is dropped
+};
+
+}  // namespace rdmad::session

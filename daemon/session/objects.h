@@ -1,0 +1,159 @@
+// What a session owns, one struct per kind.
+//
+// Every object is in one of three phases. Its members are declared so that destruction runs in the
+// right order: what a member depends on stands above it.
+//
+// Thread: control. Owner: the session's handle tables.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/cm/cm_id.h"
+#include "daemon/cm/event_channel.h"
+#include "daemon/device/device.h"
+#include "daemon/engine/engine_proxy.h"
+#include "daemon/memory/arena.h"
+#include "daemon/memory/pool.h"
+#include "daemon/session/event_router.h"
+#include "daemon/session/handle_table.h"
+#include "daemon/session/quota.h"
+#include "daemon/session/session_host.h"
+#include "daemon/session/user_list.h"
+
+namespace rdmad::session {
+
+enum class Phase : uint8_t {
+  kMaking,  // the engine has not said yet that it knows the object; calls do not find it
+  kLive,
+  kRetiring,  // Deactivate is on its way; calls do not find it, but it still counts as a user of
+              // others
+};
+
+struct Object {
+  Phase phase = Phase::kMaking;
+  Charge charge;
+  // To be called once the object is gone.
+  std::vector<std::function<void()>> on_gone;
+};
+
+// Bytes of an arena, given back on destruction.
+class RingHold {
+ public:
+  RingHold() = default;
+  RingHold(memory::ArenaSet* arenas, const memory::ArenaAllocation& allocation)
+      : arenas_(arenas), allocation_(allocation) {}
+  RingHold(RingHold&& other) noexcept
+      : arenas_(std::exchange(other.arenas_, nullptr)), allocation_(other.allocation_) {}
+  RingHold& operator=(RingHold&& other) noexcept {
+    std::swap(arenas_, other.arenas_);
+    std::swap(allocation_, other.allocation_);
+    return *this;
+  }
+  RingHold(const RingHold&) = delete;
+  RingHold& operator=(const RingHold&) = delete;
+  ~RingHold() {
+    if (arenas_ != nullptr) arenas_->Free(allocation_);
+  }
+
+  [[nodiscard]] bool valid() const noexcept { return arenas_ != nullptr; }
+  [[nodiscard]] const memory::ArenaAllocation& get() const noexcept { return allocation_; }
+
+ private:
+  memory::ArenaSet* arenas_ = nullptr;
+  memory::ArenaAllocation allocation_;
+};
+
+struct PoolObject : Object {
+  UserList users;  // regions
+  Charge bytes_charge;
+  HostBudget::Hold budget;
+  std::optional<memory::Pool> pool;
+};
+
+struct PdObject : Object {
+  UserList users;  // regions, QPs
+  uint32_t device_index = 0;
+  std::unique_ptr<device::Pd> pd;
+};
+
+struct RegionObject : Object {
+  UseRef pd_use;
+  UseRef pool_use;
+  std::unique_ptr<device::Mr> mr;
+};
+
+struct ChannelObject : Object {
+  UserList users;  // CQs
+  std::unique_ptr<engine::ChannelPort> port;
+};
+
+struct CqObject : Object {
+  UserList users;  // QPs, once for each of their queues
+  uint32_t device_index = 0;
+  UseRef channel_use;
+  EventToken token;
+  RingHold ring;
+  uint32_t entries = 0;
+  std::unique_ptr<engine::CqPort> port;
+  std::unique_ptr<device::Cq> cq;
+};
+
+// A doorbell index, given back on destruction. Move-only.
+class DoorbellHold {
+ public:
+  DoorbellHold() = default;
+  DoorbellHold(std::vector<uint32_t>* free, uint32_t index) : free_(free), index_(index) {}
+  DoorbellHold(DoorbellHold&& other) noexcept
+      : free_(std::exchange(other.free_, nullptr)), index_(other.index_) {}
+  DoorbellHold& operator=(DoorbellHold&& other) noexcept {
+    std::swap(free_, other.free_);
+    std::swap(index_, other.index_);
+    return *this;
+  }
+  DoorbellHold(const DoorbellHold&) = delete;
+  DoorbellHold& operator=(const DoorbellHold&) = delete;
+  ~DoorbellHold() {
+    if (free_ != nullptr) free_->push_back(index_);
+  }
+  [[nodiscard]] uint32_t index() const noexcept { return index_; }
+
+ private:
+  std::vector<uint32_t>* free_ = nullptr;
+  uint32_t index_ = 0;
+};
+
+struct QpObject : Object {
+  uint32_t device_index = 0;
+  UseRef pd_use;
+  UseRef send_cq_use;
+  UseRef recv_cq_use;
+  EventToken token;
+  DoorbellHold doorbell;
+  RingHold send_ring;
+  RingHold recv_ring;
+  uint32_t send_slots = 0;
+  uint32_t recv_slots = 0;
+  Handle cm_id = kNoHandle;  // the id that drives it
+  std::unique_ptr<device::Qp> qp;
+  std::unique_ptr<engine::QueuePairPort> port;
+};
+
+// An event channel and the watch on its pipe while that is full.
+struct EventChannelObject : Object {
+  std::unique_ptr<cm::EventChannel> channel;
+  std::unique_ptr<FdWatch> watch;
+};
+
+struct CmIdObject : Object {
+  Handle channel = kNoHandle;
+  Handle qp = kNoHandle;
+  int64_t created_ns = 0;
+  std::unique_ptr<cm::CmId> id;
+};
+
+}  // namespace rdmad::session

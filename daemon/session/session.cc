@@ -1,0 +1,235 @@
+#include "daemon/session/session.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/session/pipe.h"
+#include "proto/shm/doorbell.h"
+
+namespace rdmad::session {
+namespace {
+
+memory::ArenaSetOptions ArenaOptions(const SessionLimits& limits) {
+  memory::ArenaSetOptions options;
+  options.limit_bytes = limits.max_arena_bytes;
+  return options;
+}
+
+}  // namespace
+
+Session::Session(const SessionEnvironment& environment, SessionIdentity identity,
+                 const SessionLimits& limits, DescriptorSender* sender)
+    : environment_(environment),
+      identity_(std::move(identity)),
+      sender_(sender),
+      quota_(limits),
+      arenas_(ArenaOptions(limits)) {}
+
+Session::~Session() {
+  RD_CHECK(state_ == State::kNew || state_ == State::kClosed, "a session is closed before it goes");
+}
+
+absl::StatusOr<AttachGift> Session::Open(std::function<void(absl::Status)> done) {
+  RD_CHECK(state_ == State::kNew);
+  memory::SegmentOptions options;
+  options.name = absl::StrCat("rdmad-control-", identity_.id);
+  options.size_bytes = sizeof(shm::ControlSegment);
+  options.header = shm::SegmentKind::kControl;
+  RD_ASSIGN_OR_RETURN(control_segment_, memory::Segment::Create(options));
+  RD_ASSIGN_OR_RETURN(Pipe wake, MakePipe());
+  RD_ASSIGN_OR_RETURN(Pipe async, MakePipe());
+
+  token_ = EventToken(environment_.router, this, kNoHandle);
+  engine::SessionPortInit init;
+  init.control = reinterpret_cast<shm::ControlSegment*>(control_segment_.data());
+  init.wake_fd = std::move(wake.read_end);
+  init.session_token = token_.value();
+  port_ = environment_.engine->CreateSessionPort(std::move(init));
+  async_channel_ = std::make_unique<AsyncChannel>(
+      std::move(async.write_end), environment_.host,
+      [this] { environment_.host->EndSession(*this, "does not read its async channel"); });
+
+  AttachGift gift;
+  gift.control_segment = control_segment_.fd();
+  gift.control_segment_bytes = control_segment_.size_bytes();
+  gift.engine_page = environment_.engine->engine_page_fd();
+  gift.engine_index = environment_.engine->index();
+  gift.engine_page_bytes = environment_.engine->engine_page_bytes();
+  gift.wake_pipe = std::move(wake.write_end);
+  gift.async_channel = std::move(async.read_end);
+
+  state_ = State::kOpening;
+  opened_at_ = environment_.clock();
+  Activate({port_.get()}, [this, done = std::move(done)] {
+    if (state_ != State::kOpening) return done(absl::CancelledError("the session has ended"));
+    state_ = State::kOpen;
+    done(absl::OkStatus());
+  });
+  return gift;
+}
+
+void Session::Close(std::function<void()> closed) {
+  if (state_ >= State::kClosing) return;
+  const bool opened = state_ != State::kNew;
+  state_ = State::kClosing;
+  closed_ = std::move(closed);
+  // Keeps FinishIfQuiet() from finishing half-way, should the engine answer from inside
+  // Deactivate().
+  ++commands_in_flight_;
+
+  // The peers hear first: destroying an id sends its DREQ or REJ.
+  cm_ids_.ForEach([this](Handle handle, CmIdObject&) { DropCmId(handle); });
+  event_channels_.ForEach(
+      [this](Handle handle, EventChannelObject&) { event_channels_.Remove(handle); });
+  qps_.ForEach([this](Handle handle, QpObject&) { RetireQp(handle, nullptr); });
+  cqs_.ForEach([this](Handle handle, CqObject&) { RetireCq(handle, nullptr); });
+  channels_.ForEach([this](Handle handle, ChannelObject&) { RetireChannel(handle, nullptr); });
+  regions_.ForEach([this](Handle handle, RegionObject&) { RetireRegion(handle, nullptr); });
+  pds_.ForEach([this](Handle handle, PdObject&) { RetirePd(handle, nullptr); });
+  if (opened) {
+    Deactivate({port_.get()}, [this] { port_retired_ = true; });
+  } else {
+    port_retired_ = true;
+  }
+
+  --commands_in_flight_;
+  FinishIfQuiet();
+}
+
+// All engine objects are gone when their answers have come; what is left is memory.
+void Session::FinishIfQuiet() {
+  if (state_ != State::kClosing || commands_in_flight_ != 0) return;
+  RD_CHECK(port_retired_ && qps_.count() == 0 && cqs_.count() == 0 && channels_.count() == 0 &&
+               regions_.count() == 0 && pds_.count() == 0,
+           "the engine has answered everything");
+  bool pool_left = false;
+  pools_.ForEach([&](Handle handle, PoolObject& pool) {
+    pool_left = true;
+    if (BeginRetiring(pool, nullptr)) FreePool(handle, nullptr);
+  });
+  // FreePool() works elsewhere and its answer leads here again.
+  if (pool_left && pools_.count() != 0) return;
+
+  state_ = State::kClosed;
+  token_ = EventToken();
+  port_.reset();
+  async_channel_.reset();
+  control_segment_ = memory::Segment();
+  sender_ = nullptr;
+  // Last: it may destroy this.
+  std::function<void()> closed = std::move(closed_);
+  if (closed) closed();
+}
+
+absl::Status Session::CheckOpen() const {
+  if (state_ == State::kOpen) return absl::OkStatus();
+  if (state_ == State::kOpening) return absl::UnavailableError("the session is not ready yet");
+  return absl::CancelledError("the session has ended");
+}
+
+void Session::Activate(std::initializer_list<device::EngineObject*> objects,
+                       std::function<void()> then) {
+  // Commands are answered in order, so the last answer speaks for all.
+  size_t left = objects.size();
+  for (device::EngineObject* object : objects) {
+    ++commands_in_flight_;
+    std::function<void()> callback;
+    if (--left == 0) callback = std::move(then);
+    environment_.engine->Activate(*object,
+                                  [this, callback = std::move(callback)] { OnAnswer(callback); });
+  }
+}
+
+void Session::Deactivate(std::initializer_list<device::EngineObject*> objects,
+                         std::function<void()> then) {
+  size_t left = objects.size();
+  for (device::EngineObject* object : objects) {
+    ++commands_in_flight_;
+    std::function<void()> callback;
+    if (--left == 0) callback = std::move(then);
+    environment_.engine->Deactivate(*object,
+                                    [this, callback = std::move(callback)] { OnAnswer(callback); });
+  }
+}
+
+void Session::OnAnswer(const std::function<void()>& then) {
+  if (then) then();
+  RD_CHECK(commands_in_flight_ > 0);
+  --commands_in_flight_;
+  FinishIfQuiet();
+}
+
+bool Session::BeginRetiring(Object& object, std::function<void()> on_gone) {
+  if (on_gone) object.on_gone.push_back(std::move(on_gone));
+  if (object.phase == Phase::kRetiring) return false;
+  object.phase = Phase::kRetiring;
+  return true;
+}
+
+void Session::OnCorrupt(const char* what) {
+  environment_.host->EndSession(*this, absl::StrCat("corrupt shared memory: ", what));
+}
+
+void Session::OnCqOverrun(Handle cq) {
+  if (async_channel_ == nullptr || cqs_.Find(cq) == nullptr) return;
+  async_channel_->Send({static_cast<uint32_t>(device::AsyncEventType::kCqErr), 0, cq});
+}
+
+void Session::OnQpAsyncEvent(Handle qp, device::AsyncEventType type) {
+  const QpObject* object = qps_.Find(qp);
+  if (async_channel_ == nullptr || object == nullptr) return;
+  async_channel_->Send({static_cast<uint32_t>(type), 0, qp});
+  if (const CmIdObject* id = cm_ids_.Find(object->cm_id)) id->id->OnQpAsyncEvent(type);
+}
+
+void Session::GetSession(const v1::GetSessionRequest&, v1::GetSessionReply* reply, Done done) {
+  if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
+  reply->set_session_id(identity_.id);
+  reply->set_name(identity_.name);
+  const SessionLimits& limits = quota_.limits();
+  v1::SessionLimits* out = reply->mutable_limits();
+  out->set_max_qps(limits.max_qps);
+  out->set_max_cqs(limits.max_cqs);
+  out->set_max_regions(limits.max_regions);
+  out->set_max_pools(limits.max_pools);
+  out->set_max_pool_bytes(limits.max_pool_bytes);
+  out->set_max_cm_ids(limits.max_cm_ids);
+  out->set_max_channels(limits.max_channels);
+  out->set_max_arena_bytes(limits.max_arena_bytes);
+  done(absl::OkStatus());
+}
+
+v1::ObjectCounts Session::Counts() const {
+  v1::ObjectCounts counts;
+  counts.set_pds(pds_.count());
+  counts.set_regions(regions_.count());
+  counts.set_pools(pools_.count());
+  counts.set_pool_bytes(quota_.in_use(Resource::kPoolBytes));
+  counts.set_completion_channels(channels_.count());
+  counts.set_cqs(cqs_.count());
+  counts.set_qps(qps_.count());
+  counts.set_event_channels(event_channels_.count());
+  counts.set_cm_ids(cm_ids_.count());
+  counts.set_arena_bytes(arenas_.reserved_bytes());
+  return counts;
+}
+
+engine::SessionCounters Session::Counters() const {
+  return port_ != nullptr ? port_->Counters() : engine::SessionCounters();
+}
+
+void Session::AddQpsByDevice(std::vector<uint32_t>* counts) const {
+  qps_.ForEach([counts](Handle, const QpObject& qp) {
+    if (qp.device_index >= counts->size()) counts->resize(qp.device_index + 1);
+    ++(*counts)[qp.device_index];
+  });
+}
+
+}  // namespace rdmad::session

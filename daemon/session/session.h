@@ -1,0 +1,309 @@
+// One attached application: what it holds, by which handles, within which quota, and how all of it
+// goes away.
+//
+// Every call of the memory, verbs, cm and session protos is a method here. It takes the message and
+// answers into `reply`, then calls `done`, at once or later; `reply` must live until then. Nothing
+// here knows gRPC or the event loop, so other doors can lead to the same calls.
+//
+// Making an object: check the request, take the quota, make the device's object and the engine's
+// port, Activate them, send the descriptor if there is one, answer. Destroying it: refuse while
+// others use it (FailedPrecondition names a user, as verbs' EBUSY), Deactivate, free, answer. In
+// between the object is in phase kMaking or kRetiring and calls do not find it. Handles, queue
+// numbers, keys and doorbells go back only after Deactivate was answered.
+//
+// The end (Close): CM ids first, which tells the peers; then QPs, CQs, channels, regions and PDs
+// are retired in that order, the port of the session last; memory goes when all is answered. It
+// relies on the engine executing commands in order: a Deactivate may be posted while the Activate
+// is still on its way. Calls in flight are answered too: with Cancelled where they were making
+// something. Close() is idempotent; the session may be destroyed once it has called back.
+//
+// Thread: control. Owner: SessionRegistry (control).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/cm/cm_id_host.h"
+#include "daemon/cm/event_channel.h"
+#include "daemon/device/connection_manager.h"
+#include "daemon/engine/engine_proxy.h"
+#include "daemon/memory/arena.h"
+#include "daemon/memory/segment.h"
+#include "daemon/session/async_channel.h"
+#include "daemon/session/device_list.h"
+#include "daemon/session/event_router.h"
+#include "daemon/session/handle_table.h"
+#include "daemon/session/objects.h"
+#include "daemon/session/quota.h"
+#include "daemon/session/session_host.h"
+#include "proto/rdmad/v1/admin.pb.h"
+#include "proto/rdmad/v1/cm.pb.h"
+#include "proto/rdmad/v1/memory.pb.h"
+#include "proto/rdmad/v1/session.pb.h"
+#include "proto/rdmad/v1/verbs.pb.h"
+
+namespace rdmad::session {
+
+// What the daemon lends to a session; all of it outlives the session.
+struct SessionEnvironment {
+  engine::EngineProxy* engine = nullptr;
+  const DeviceList* devices = nullptr;
+  device::ConnectionManager* connection_manager = nullptr;  // null: no device can connect
+  EventRouter* router = nullptr;
+  HostBudget* pool_budget = nullptr;
+  SessionHost* host = nullptr;
+  std::function<device::TimeNs()> clock;
+};
+
+struct SessionIdentity {
+  uint64_t id = 0;   // never reused
+  std::string name;  // printable
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+// What the attach reply carries, in the order of attach.proto. Descriptors that are not owned stay
+// the session's or the engine's.
+struct AttachGift {
+  int control_segment = -1;
+  int engine_page = -1;
+  uint32_t engine_index = 0;
+  UniqueFd wake_pipe;      // write end
+  UniqueFd async_channel;  // read end
+  uint64_t control_segment_bytes = 0;
+  uint64_t engine_page_bytes = 0;
+};
+
+class Session final : private cm::CmIdHost, private cm::EventChannelHost {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  // `sender` outlives the session's Close().
+  Session(const SessionEnvironment& environment, SessionIdentity identity,
+          const SessionLimits& limits, DescriptorSender* sender);
+  // Only before Open(), after a failed Open(), or after Close() has called back.
+  ~Session() override;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Makes the control segment and the pipes; `done` when the engine knows the session, or Cancelled
+  // if it was closed. Errors: ResourceExhausted (memory, descriptors).
+  absl::StatusOr<AttachGift> Open(std::function<void(absl::Status)> done);
+
+  // Ends the session. `closed` runs when nothing of it is left with engine, device or host;
+  // possibly at once.
+  void Close(std::function<void()> closed);
+  [[nodiscard]] bool closing() const noexcept { return state_ >= State::kClosing; }
+
+  [[nodiscard]] const SessionIdentity& identity() const noexcept { return identity_; }
+  [[nodiscard]] device::TimeNs opened_at() const noexcept { return opened_at_; }
+
+  // --- session.proto
+  void GetSession(const v1::GetSessionRequest& request, v1::GetSessionReply* reply, Done done);
+
+  // --- memory.proto
+  void CreatePool(const v1::CreatePoolRequest& request, v1::CreatePoolReply* reply, Done done);
+  void DestroyPool(const v1::DestroyPoolRequest& request, v1::DestroyPoolReply* reply, Done done);
+  void RegisterRegion(const v1::RegisterRegionRequest& request, v1::RegisterRegionReply* reply,
+                      Done done);
+  void DeregisterRegion(const v1::DeregisterRegionRequest& request,
+                        v1::DeregisterRegionReply* reply, Done done);
+
+  // --- verbs.proto
+  void QueryDevices(const v1::QueryDevicesRequest& request, v1::QueryDevicesReply* reply,
+                    Done done);
+  void AllocPd(const v1::AllocPdRequest& request, v1::AllocPdReply* reply, Done done);
+  void DeallocPd(const v1::DeallocPdRequest& request, v1::DeallocPdReply* reply, Done done);
+  void CreateCompletionChannel(const v1::CreateCompletionChannelRequest& request,
+                               v1::CreateCompletionChannelReply* reply, Done done);
+  void DestroyCompletionChannel(const v1::DestroyCompletionChannelRequest& request,
+                                v1::DestroyCompletionChannelReply* reply, Done done);
+  void CreateCq(const v1::CreateCqRequest& request, v1::CreateCqReply* reply, Done done);
+  void DestroyCq(const v1::DestroyCqRequest& request, v1::DestroyCqReply* reply, Done done);
+  void CreateQp(const v1::CreateQpRequest& request, v1::CreateQpReply* reply, Done done);
+  void ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply* reply, Done done);
+  void QueryQp(const v1::QueryQpRequest& request, v1::QueryQpReply* reply, Done done);
+  void DestroyQp(const v1::DestroyQpRequest& request, v1::DestroyQpReply* reply, Done done);
+
+  // --- cm.proto
+  void CreateEventChannel(const v1::CreateEventChannelRequest& request,
+                          v1::CreateEventChannelReply* reply, Done done);
+  void DestroyEventChannel(const v1::DestroyEventChannelRequest& request,
+                           v1::DestroyEventChannelReply* reply, Done done);
+  void CreateId(const v1::CreateIdRequest& request, v1::CreateIdReply* reply, Done done);
+  void DestroyId(const v1::DestroyIdRequest& request, v1::DestroyIdReply* reply, Done done);
+  void MigrateId(const v1::MigrateIdRequest& request, v1::MigrateIdReply* reply, Done done);
+  void SetOption(const v1::SetOptionRequest& request, v1::SetOptionReply* reply, Done done);
+  void BindAddr(const v1::BindAddrRequest& request, v1::BindAddrReply* reply, Done done);
+  void ResolveAddr(const v1::ResolveAddrRequest& request, v1::ResolveAddrReply* reply, Done done);
+  void ResolveRoute(const v1::ResolveRouteRequest& request, v1::ResolveRouteReply* reply,
+                    Done done);
+  void Listen(const v1::ListenRequest& request, v1::ListenReply* reply, Done done);
+  void SetQp(const v1::SetQpRequest& request, v1::SetQpReply* reply, Done done);
+  void Connect(const v1::ConnectRequest& request, v1::ConnectReply* reply, Done done);
+  void Accept(const v1::AcceptRequest& request, v1::AcceptReply* reply, Done done);
+  void Reject(const v1::RejectRequest& request, v1::RejectReply* reply, Done done);
+  void Establish(const v1::EstablishRequest& request, v1::EstablishReply* reply, Done done);
+  void Disconnect(const v1::DisconnectRequest& request, v1::DisconnectReply* reply, Done done);
+  void Notify(const v1::NotifyRequest& request, v1::NotifyReply* reply, Done done);
+  void InitQpAttr(const v1::InitQpAttrRequest& request, v1::InitQpAttrReply* reply, Done done);
+
+  // --- for operators
+  [[nodiscard]] v1::ObjectCounts Counts() const;
+  [[nodiscard]] engine::SessionCounters Counters() const;
+  [[nodiscard]] uint64_t quota_refusals() const noexcept { return quota_.refusals(); }
+  void AddPools(v1::ListPoolsReply* reply) const;
+  // One entry per CM id; `done` once the engine has told the states of their QPs.
+  void AddConnections(v1::ListConnectionsReply* reply, std::function<void()> done);
+  // QPs of each device: counts[device index].
+  void AddQpsByDevice(std::vector<uint32_t>* counts) const;
+
+  // --- from the engine, by way of EventRouter
+  void OnQpAsyncEvent(Handle qp, device::AsyncEventType type);
+  void OnCqOverrun(Handle cq);
+  void OnCorrupt(const char* what);
+
+ private:
+  enum class State : uint8_t { kNew, kOpening, kOpen, kClosing, kClosed };
+
+  // session.cc: the engine's answers and the end.
+  void Activate(std::initializer_list<device::EngineObject*> objects, std::function<void()> then);
+  void Deactivate(std::initializer_list<device::EngineObject*> objects, std::function<void()> then);
+  void OnAnswer(const std::function<void()>& then);
+  void FinishIfQuiet();
+  absl::Status CheckOpen() const;
+  uint64_t NextDescriptorTag() noexcept { return ++last_descriptor_tag_; }
+
+  // The object if it is live; else NotFound that says what is wrong with the handle.
+  template <typename T, HandleKind kKind>
+  absl::StatusOr<T*> Live(const HandleTable<T, kKind>& table, Handle handle) const;
+  // For the answer to Activate: makes the object live and returns it. Null if the session was
+  // closed meanwhile: then the object is retiring and `done` has been told.
+  template <typename T, HandleKind kKind>
+  T* MakeLive(const HandleTable<T, kKind>& table, Handle handle, const Done& done);
+  // Marks the object as retiring; false if it was already. Either way `on_gone` (if any) runs when
+  // it is gone.
+  bool BeginRetiring(Object& object, std::function<void()> on_gone);
+  // Takes the object out, destroys it, and runs its on_gone.
+  template <typename T, HandleKind kKind>
+  void Bury(HandleTable<T, kKind>& table, Handle handle);
+
+  // Retire one object of a kind, whatever its phase. `on_gone` may be null.
+  void RetireRegion(Handle handle, std::function<void()> on_gone);
+  void RetirePd(Handle handle, std::function<void()> on_gone);
+  void RetireChannel(Handle handle, std::function<void()> on_gone);
+  void RetireCq(Handle handle, std::function<void()> on_gone);
+  void RetireQp(Handle handle, std::function<void()> on_gone);
+  void FreePool(Handle handle, Done done);
+  void DropCmId(Handle handle);
+
+  // session_memory.cc
+  absl::Status ChargePool(PoolObject* object, uint64_t bytes);
+  absl::StatusOr<Handle> PreparePool(const v1::CreatePoolRequest& request);
+  absl::Status FinishPool(Handle handle, absl::StatusOr<memory::Pool> made,
+                          v1::CreatePoolReply* reply);
+  // Runs `work` here if it is about few bytes, else elsewhere; then `then`, here.
+  void RunByWeight(uint64_t bytes, std::function<void()> work, std::function<void()> then);
+  absl::StatusOr<Handle> PrepareRegion(const v1::RegisterRegionRequest& request);
+
+  // session_verbs.cc, session_qp.cc
+  absl::StatusOr<device::Device*> FindDevice(uint32_t index) const;
+  absl::StatusOr<Handle> PreparePd(const v1::AllocPdRequest& request);
+  absl::StatusOr<Handle> PrepareChannel(UniqueFd* read_end);
+  absl::StatusOr<Handle> PrepareCq(const v1::CreateCqRequest& request);
+  absl::Status FillCq(const v1::CreateCqRequest& request, Handle handle, CqObject* object);
+  absl::StatusOr<Handle> PrepareQp(const v1::CreateQpRequest& request);
+  absl::Status FillQp(const v1::CreateQpRequest& request, Handle handle, QpObject* object);
+  absl::StatusOr<RingHold> AllocateRing(uint64_t bytes);
+  absl::StatusOr<DoorbellHold> TakeDoorbell();
+  // Sends the arena's descriptor if the client does not have it yet, and describes the ring.
+  absl::Status Deliver(const RingHold& ring, uint32_t slot_count, v1::QueueLocation* location);
+
+  // session_cm.cc
+  absl::StatusOr<cm::CmId*> LiveId(Handle handle) const;
+  void FillIdState(const cm::CmId& id, v1::IdState* state) const;
+  void UnbindQp(CmIdObject& id);
+
+  // cm::CmIdHost
+  absl::StatusOr<uint64_t> AdoptId(std::unique_ptr<cm::CmId> id, cm::CmId& listener) override;
+  void DiscardId(uint64_t handle) override;
+  uint32_t DeviceIndex(const device::Device* device) const override;
+  // cm::EventChannelHost
+  void OnChannelBlocked(cm::EventChannel& channel) override;
+  void OnChannelOverflow(cm::EventChannel& channel) override;
+
+  const SessionEnvironment environment_;
+  const SessionIdentity identity_;
+  DescriptorSender* sender_;
+  State state_ = State::kNew;
+  device::TimeNs opened_at_ = 0;
+  uint32_t commands_in_flight_ = 0;  // engine commands and slow work not answered yet
+  bool port_retired_ = false;
+  uint64_t last_descriptor_tag_ = 0;
+  std::function<void()> closed_;
+
+  Quota quota_;
+  memory::ArenaSet arenas_;
+  std::set<uint64_t> delivered_arenas_;
+  std::vector<uint32_t> free_doorbells_;
+  uint32_t next_doorbell_ = 0;
+
+  memory::Segment control_segment_;
+  EventToken token_;
+  std::unique_ptr<engine::SessionPort> port_;
+  std::unique_ptr<AsyncChannel> async_channel_;
+
+  // Used objects stand above their users.
+  HandleTable<PoolObject, HandleKind::kPool> pools_;
+  HandleTable<PdObject, HandleKind::kPd> pds_;
+  HandleTable<RegionObject, HandleKind::kRegion> regions_;
+  HandleTable<ChannelObject, HandleKind::kCompletionChannel> channels_;
+  HandleTable<CqObject, HandleKind::kCq> cqs_;
+  HandleTable<QpObject, HandleKind::kQp> qps_;
+  HandleTable<EventChannelObject, HandleKind::kEventChannel> event_channels_;
+  HandleTable<CmIdObject, HandleKind::kCmId> cm_ids_;
+};
+
+template <typename T, HandleKind kKind>
+absl::StatusOr<T*> Session::Live(const HandleTable<T, kKind>& table, Handle handle) const {
+  absl::StatusOr<T*> object = table.Get(handle);
+  if (object.ok() && (*object)->phase != Phase::kLive) {
+    return absl::NotFoundError(
+        absl::StrCat(HandleText(kKind, handle),
+                     (*object)->phase == Phase::kMaking ? ": not made yet" : ": being destroyed"));
+  }
+  return object;
+}
+
+template <typename T, HandleKind kKind>
+T* Session::MakeLive(const HandleTable<T, kKind>& table, Handle handle, const Done& done) {
+  T* object = table.Find(handle);
+  RD_CHECK(object != nullptr, "an object outlives its Activate");
+  if (object->phase != Phase::kMaking) {
+    done(absl::CancelledError("the session has ended"));
+    return nullptr;
+  }
+  object->phase = Phase::kLive;
+  return object;
+}
+
+template <typename T, HandleKind kKind>
+void Session::Bury(HandleTable<T, kKind>& table, Handle handle) {
+  std::unique_ptr<T> object = table.Remove(handle);
+  RD_CHECK(object != nullptr, "an object is buried once");
+  const std::vector<std::function<void()>> on_gone = std::move(object->on_gone);
+  object.reset();
+  for (const std::function<void()>& callback : on_gone) callback();
+}
+
+}  // namespace rdmad::session

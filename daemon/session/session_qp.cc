@@ -1,0 +1,199 @@
+// verbs.proto: queue pairs.
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/memory/queue_layout.h"
+#include "daemon/session/convert.h"
+#include "daemon/session/session.h"
+#include "proto/shm/doorbell.h"
+#include "proto/shm/work_queue.h"
+
+namespace rdmad::session {
+namespace {
+
+absl::Status CheckCap(const char* name, uint32_t value, uint32_t most) {
+  if (value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("create_qp: cap.", name, "=", value, ": allowed are 0 to ", most));
+}
+
+// What the rings can hold; the device checks its own limits.
+absl::Status CheckCaps(const device::QpCap& cap) {
+  RD_RETURN_IF_ERROR(CheckCap("max_send_wr", cap.max_send_wr, shm::kMaxQueueDepth));
+  RD_RETURN_IF_ERROR(CheckCap("max_recv_wr", cap.max_recv_wr, shm::kMaxQueueDepth));
+  RD_RETURN_IF_ERROR(CheckCap("max_send_sge", cap.max_send_sge, shm::kMaxSge));
+  RD_RETURN_IF_ERROR(CheckCap("max_recv_sge", cap.max_recv_sge, shm::kMaxSge));
+  return CheckCap("max_inline_bytes", cap.max_inline_bytes, shm::kMaxInlineBytes);
+}
+
+absl::Status ModifyError(Handle handle, device::QpResult result) {
+  const std::string what = absl::StrCat("modify_qp: ", HandleText(HandleKind::kQp, handle), ": ");
+  switch (result) {
+    case device::QpResult::kOk:
+      return absl::OkStatus();
+    case device::QpResult::kIllegalTransition:
+      return absl::InvalidArgumentError(what + "this change of state is not legal");
+    case device::QpResult::kMissingAttr:
+      return absl::InvalidArgumentError(what +
+                                        "an attribute that this change of state needs is missing");
+    case device::QpResult::kExtraAttr:
+      return absl::InvalidArgumentError(what +
+                                        "an attribute that this change of state does not allow");
+    case device::QpResult::kBadValue:
+      return absl::InvalidArgumentError(what + "an attribute's value is out of the device's range");
+    case device::QpResult::kGone:
+      return absl::UnavailableError(what + "its device is gone");
+  }
+  return absl::InternalError(what + "unknown result");
+}
+
+}  // namespace
+
+absl::StatusOr<DoorbellHold> Session::TakeDoorbell() {
+  uint32_t index = 0;
+  if (!free_doorbells_.empty()) {
+    index = free_doorbells_.back();
+    free_doorbells_.pop_back();
+  } else if (next_doorbell_ < shm::kMaxDoorbells) {
+    index = next_doorbell_++;
+  } else {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("create_qp: the session has no doorbell left: limit=", shm::kMaxDoorbells));
+  }
+  return DoorbellHold(&free_doorbells_, index);
+}
+
+absl::StatusOr<Handle> Session::PrepareQp(const v1::CreateQpRequest& request) {
+  RD_RETURN_IF_ERROR(CheckOpen());
+  auto object = std::make_unique<QpObject>();
+  RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("create_qp", Resource::kQps));
+  QpObject* qp = object.get();
+  // Its users and the event router want to know the handle.
+  RD_ASSIGN_OR_RETURN(const Handle handle, qps_.Insert(std::move(object)));
+  absl::Status filled = FillQp(request, handle, qp);
+  if (filled.ok()) return handle;
+  qps_.Remove(handle);
+  return filled;
+}
+
+absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, QpObject* qp) {
+  RD_ASSIGN_OR_RETURN(PdObject * pd, Live(pds_, request.pd()));
+  RD_ASSIGN_OR_RETURN(CqObject * send_cq, Live(cqs_, request.send_cq()));
+  RD_ASSIGN_OR_RETURN(CqObject * recv_cq, Live(cqs_, request.recv_cq()));
+  if (request.srq() != kNoHandle) {
+    return absl::UnimplementedError("create_qp: this daemon has no shared receive queues");
+  }
+  for (const CqObject* cq : {send_cq, recv_cq}) {
+    if (cq->device_index != pd->device_index) {
+      return absl::InvalidArgumentError(absl::StrCat("create_qp: the PD is of device ",
+                                                     pd->device_index, ", a CQ of device ",
+                                                     cq->device_index));
+    }
+  }
+  device::QpInit init;
+  RD_ASSIGN_OR_RETURN(init.type, QpTypeFromMessage(request.qp_type()));
+  init.cap = FromMessage(request.cap());
+  RD_RETURN_IF_ERROR(CheckCaps(init.cap));
+  RD_ASSIGN_OR_RETURN(device::Device * device, FindDevice(pd->device_index));
+
+  qp->device_index = pd->device_index;
+  qp->pd_use = UseRef(pd->users, handle);
+  qp->send_cq_use = UseRef(send_cq->users, handle);
+  qp->recv_cq_use = UseRef(recv_cq->users, handle);
+  qp->token = EventToken(environment_.router, this, handle);
+  RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell());
+  init.send_cq = send_cq->cq.get();
+  init.recv_cq = recv_cq->cq.get();
+  init.signal_all = request.signal_all();
+  init.cookie = request.cookie();
+  init.owner_token = qp->token.value();
+  RD_ASSIGN_OR_RETURN(qp->qp, device->CreateQp(*pd->pd, init));
+
+  const device::QpCap& cap = qp->qp->cap();
+  RD_CHECK(CheckCaps(cap).ok(), "a device grants what a ring can hold");
+  qp->send_slots = memory::WorkQueueSlots(cap.max_send_wr, cap.max_send_sge, cap.max_inline_bytes);
+  qp->recv_slots = memory::WorkQueueSlots(cap.max_recv_wr, cap.max_recv_sge, 0);
+  RD_ASSIGN_OR_RETURN(qp->send_ring, AllocateRing(shm::WorkQueueBytes(qp->send_slots)));
+  RD_ASSIGN_OR_RETURN(qp->recv_ring, AllocateRing(shm::WorkQueueBytes(qp->recv_slots)));
+  engine::QueuePairPortInit port;
+  port.session = port_.get();
+  port.qp = qp->qp.get();
+  port.send_cq = send_cq->port.get();
+  port.recv_cq = recv_cq->port.get();
+  port.send_ring = {qp->send_ring.get().addr, qp->send_slots};
+  port.recv_ring = {qp->recv_ring.get().addr, qp->recv_slots};
+  port.doorbell_index = qp->doorbell.index();
+  port.owner_token = qp->token.value();
+  qp->port = environment_.engine->CreateQueuePairPort(port);
+  return absl::OkStatus();
+}
+
+void Session::CreateQp(const v1::CreateQpRequest& request, v1::CreateQpReply* reply, Done done) {
+  absl::StatusOr<Handle> handle = PrepareQp(request);
+  if (!handle.ok()) return done(handle.status());
+  const QpObject* made = qps_.Find(*handle);
+  Activate({made->qp.get(), made->port.get()},
+           [this, handle = *handle, reply, done = std::move(done)] {
+             const QpObject* qp = MakeLive(qps_, handle, done);
+             if (qp == nullptr) return;
+             absl::Status sent = Deliver(qp->send_ring, qp->send_slots, reply->mutable_send_ring());
+             if (sent.ok())
+               sent = Deliver(qp->recv_ring, qp->recv_slots, reply->mutable_recv_ring());
+             if (!sent.ok()) return RetireQp(handle, [done, sent] { done(sent); });
+             reply->set_qp(handle);
+             reply->set_qpn(qp->qp->qpn());
+             ToMessage(qp->qp->cap(), reply->mutable_cap());
+             reply->set_doorbell_index(qp->doorbell.index());
+             done(absl::OkStatus());
+           });
+}
+
+void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, Done done) {
+  if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
+  const Handle handle = request.qp();
+  absl::StatusOr<QpObject*> qp = Live(qps_, handle);
+  if (!qp.ok()) return done(qp.status());
+  absl::StatusOr<device::QpAttr> attr = FromMessage(request.attr(), request.attr_mask());
+  if (!attr.ok()) return done(attr.status());
+  ++commands_in_flight_;
+  environment_.engine->ModifyQp(*(*qp)->qp, *attr,
+                                [this, handle, done = std::move(done)](device::QpResult result) {
+                                  OnAnswer([&] { done(ModifyError(handle, result)); });
+                                });
+}
+
+void Session::QueryQp(const v1::QueryQpRequest& request, v1::QueryQpReply* reply, Done done) {
+  if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
+  absl::StatusOr<QpObject*> qp = Live(qps_, request.qp());
+  if (!qp.ok()) return done(qp.status());
+  ToMessage((*qp)->qp->cap(), reply->mutable_cap());
+  ++commands_in_flight_;
+  environment_.engine->QueryQp(*(*qp)->qp,
+                               [this, reply, done = std::move(done)](const device::QpAttr& attr) {
+                                 OnAnswer([&] {
+                                   ToMessage(attr, reply->mutable_attr());
+                                   done(absl::OkStatus());
+                                 });
+                               });
+}
+
+void Session::DestroyQp(const v1::DestroyQpRequest& request, v1::DestroyQpReply*, Done done) {
+  if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
+  absl::StatusOr<QpObject*> qp = Live(qps_, request.qp());
+  if (!qp.ok()) return done(qp.status());
+  RetireQp(request.qp(), [done = std::move(done)] { done(absl::OkStatus()); });
+}
+
+void Session::RetireQp(Handle handle, std::function<void()> on_gone) {
+  QpObject* qp = qps_.Find(handle);
+  if (!BeginRetiring(*qp, std::move(on_gone))) return;
+  // The id must let go before the engine does.
+  if (CmIdObject* id = cm_ids_.Find(qp->cm_id)) UnbindQp(*id);
+  Deactivate({qp->port.get(), qp->qp.get()}, [this, handle] { Bury(qps_, handle); });
+}
+
+}  // namespace rdmad::session
