@@ -1,11 +1,14 @@
 // The syndrome byte of the AETH: what an acknowledgement says, and the two number codes inside it.
 //
-//   bits 7..5   000 ACK, low bits a credit count code     001 RNR NAK, low bits a timer code 011
-//   NAK, low bits a code
+//   bits 7..5     bits 4..0
+//   000 ACK       credit count code
+//   001 RNR NAK   timer code
+//   011 NAK       NAK code
 //
 // Bit 7 is reserved (sent 0, ignored by receivers); 010 is reserved. Credit codes and timer codes
-// are not linear. Source: IBTA vol. 1, ACK Extended Transport Header; tables of credit counts, RNR
-// NAK timer values and NAK codes.
+// are not linear.
+// Source: IBTA vol. 1, ACK Extended Transport Header; tables of credit counts, RNR NAK timer values
+// and NAK codes.
 #pragma once
 
 #include <array>

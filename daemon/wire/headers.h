@@ -3,8 +3,8 @@
 // copies one out of the packet.
 //
 // The packet of each opcode is the BTH and the extension headers that opcode.h lists for it.
-// `packet.h` parses and builds whole packets; use these where a single field matters. Source: IBTA
-// vol. 1, Transport Layer, "Transport Headers"; RoCEv2 Annex A17.
+// `packet.h` parses and builds whole packets; use these where a single field matters.
+// Source: IBTA vol. 1, Transport Layer, "Transport Headers"; RoCEv2 Annex A17.
 #pragma once
 
 #include <cstddef>

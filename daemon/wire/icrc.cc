@@ -6,10 +6,6 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 

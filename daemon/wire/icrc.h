@@ -24,8 +24,10 @@
 // check a packet whose id is not known.
 //
 // Sizes are UDP payload bytes, ICRC included, as sendmsg and recvmsg count them (UDP's own length
-// field is 8 more). Thread: any; nothing here allocates or keeps state. Source: IBTA vol. 1, Data
-// Packet Format, ICRC; RoCEv2 Annex A17, "ICRC"; checked against kernel captures.
+// field is 8 more).
+// Thread: any; nothing here allocates or keeps state.
+// Source: IBTA vol. 1, Data Packet Format, ICRC; RoCEv2 Annex A17, "ICRC"; checked against kernel
+// captures.
 #pragma once
 
 #include <array>

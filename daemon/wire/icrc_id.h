@@ -12,11 +12,16 @@
 // that (when the kernel refuses the batch and packets go one by one) is the same xor.
 //
 // Checking: v = (received xor ICRC(0)) * x^(-8 * (U + 12)) mod P is swap(id) if the packet is
-// intact, so the upper half of v must be zero. Damage that is not of that form is caught always;
-// random damage passes once in 65,536. The DF bit, which the peer may have left clear, adds the
-// constant 0x00400000 to v at any size: 0x0040 in the upper half is accepted too, which doubles the
-// chance. On IPv6 there is no id, and the comparison is exact. Source: IBTA vol. 1, ICRC; RFC 791
-// (identification); measured against the kernel's soft-RoCE.
+// intact, so the upper half of v must be zero. Random damage passes once in 65,536, a single
+// flipped bit after the id never (nothing shorter than 26 KB hides it).
+//
+// A peer should set DF, but its packets must not all be lost if it does not: a clear DF adds the
+// constant 0x00400000 to v at any size. Accepting 0x0040 in the upper half as well doubles the
+// chance of random damage, and there are two bits in a full packet whose flip looks just
+// like a clear DF and another id. Who knows that the peer sets DF should require it.
+//
+// On IPv6 there is no id, and the comparison is exact.
+// Source: IBTA vol. 1, ICRC; RFC 791 (identification); measured against the kernel's soft-RoCE.
 #pragma once
 
 #include <array>
@@ -68,11 +73,17 @@ struct IcrcIdCheck {
 [[nodiscard]] IcrcIdCheck CheckIcrcUnknownId(uint32_t received, uint32_t computed_id0,
                                              size_t udp_payload_bytes) noexcept;
 
-// The receiver's check for either family: exact on IPv6, by CheckIcrcUnknownId on IPv4.
+enum class DfPolicy : uint8_t { kAny, kRequired };
+
+// The receiver's check for either family: exact on IPv6, by CheckIcrcUnknownId on IPv4. `computed`
+// is what `flow` says for the packet, with the peer as source.
 [[nodiscard]] inline bool IcrcIsGood(const IcrcFlow& flow, uint32_t received, uint32_t computed,
-                                     size_t udp_payload_bytes) noexcept {
+                                     size_t udp_payload_bytes,
+                                     DfPolicy policy = DfPolicy::kAny) noexcept {
   if (received == computed) return true;
-  return flow.is_ipv4() && CheckIcrcUnknownId(received, computed, udp_payload_bytes).good;
+  if (!flow.is_ipv4()) return false;
+  const IcrcIdCheck check = CheckIcrcUnknownId(received, computed, udp_payload_bytes);
+  return check.good && (check.dont_fragment || policy == DfPolicy::kAny);
 }
 
 }  // namespace rdmad::wire

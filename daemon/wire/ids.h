@@ -4,8 +4,8 @@
 // `WireId` names something (a QP, a key): equality and a hash, no arithmetic. `SerialNumber` counts
 // modulo 2^24 (PSN, MSN): it adds, and compares in the serial sense, where a number is *after*
 // another if it is reached by going forward less than half the circle. Serial order is not
-// transitive, hence no operator<. Values wider than the field are cut to its width. Source: IBTA
-// vol. 1, Base Transport Header; the Transport Layer chapter on PSN comparison.
+// transitive, hence no operator<. Values wider than the field are cut to its width.
+// Source: IBTA vol. 1, Base Transport Header; the Transport Layer chapter on PSN comparison.
 #pragma once
 
 #include <compare>
@@ -50,7 +50,8 @@ inline constexpr Qkey kGsiQkey{0x80010000};
 inline constexpr PKey kDefaultPKey{0xffff};  // full member of the only partition that RoCE has
 
 // Two P_Keys talk if their partition (low 15 bits) is the same and at least one is a full member
-// (bit 15). Source: IBTA vol. 1, Partitioning.
+// (bit 15).
+// Source: IBTA vol. 1, Partitioning.
 [[nodiscard]] constexpr bool PKeysMatch(PKey a, PKey b) noexcept {
   return ((a.value() ^ b.value()) & 0x7fff) == 0 && ((a.value() | b.value()) & 0x8000) != 0 &&
          (a.value() & 0x7fff) != 0;

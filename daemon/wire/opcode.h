@@ -4,8 +4,9 @@
 // The opcode byte is transport (3 bits) and operation (5 bits). Everything that a parser, a builder
 // or a log line needs to know about an opcode stands in one table row: which extension headers
 // follow the BTH, whether payload follows them, its place in a multi-packet message, and which side
-// sends it. Source: IBTA vol. 1, Base Transport Header (table of opcodes); RoCEv2 Annex A17 (CNP).
-// RD and XRC are not spoken.
+// sends it.
+// Source: IBTA vol. 1, Base Transport Header (table of opcodes); RoCEv2 Annex A17 (CNP). RD and XRC
+// are not spoken.
 #pragma once
 
 #include <array>

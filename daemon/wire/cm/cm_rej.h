@@ -2,8 +2,8 @@
 //
 // The additional information depends on the reason (an acceptable GID, say); its first `info_bytes`
 // count. Applications get the reason as it is (rdma_cm's event status), so the numbers are the
-// wire's. Source: IBTA vol. 1, Communication Management, "REJ - Reject"; table of rejection
-// reasons.
+// wire's.
+// Source: IBTA vol. 1, Communication Management, "REJ - Reject"; table of rejection reasons.
 #pragma once
 
 #include <array>

@@ -3,8 +3,8 @@
 // It says where the service is wanted (service id), how to reach the sender's QP (QPN, starting
 // PSN, path), and what the connection shall be like (retries, timeouts, reads in flight, MTU). RoCE
 // has no LIDs, rates or service levels of its own; what the kernel puts there is named below, so
-// that our REQ looks like everybody's. Source: IBTA vol. 1, Communication Management, "REQ -
-// Request for Communication".
+// that our REQ looks like everybody's.
+// Source: IBTA vol. 1, Communication Management, "REQ - Request for Communication".
 #pragma once
 
 #include <array>

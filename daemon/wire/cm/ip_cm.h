@@ -3,8 +3,8 @@
 // The port is in the service id, so that a listener is found like any service; the addresses and
 // the active side's port stand in a header of 36 bytes at the beginning of the private data of REQ
 // and SIDR_REQ. What the application gives as private data follows it, and so has 56 bytes left in
-// a REQ and 180 in a SIDR_REQ. Source: IBTA vol. 1, Annex A11 (RDMA IP CM Service);
-// rdma_create_id(3) for the port spaces.
+// a REQ and 180 in a SIDR_REQ.
+// Source: IBTA vol. 1, Annex A11 (RDMA IP CM Service); rdma_create_id(3) for the port spaces.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,9 @@
 //   common header, 24 bytes | message, 232 bytes, zero-filled
 //
 // The communication manager's class has one method, Send; the attribute id names the message.
-// Requests and replies share a transaction id, which a retransmission repeats. Source: IBTA vol. 1,
-// Management Model (MAD format, common header); Communication Management (attributes).
+// Requests and replies share a transaction id, which a retransmission repeats.
+// Source: IBTA vol. 1, Management Model (MAD format, common header); Communication Management
+// (attributes).
 #pragma once
 
 #include <cstddef>
