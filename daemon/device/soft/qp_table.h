@@ -1,7 +1,9 @@
-// From a QP number to the QP: one array over all 24-bit numbers, so that a packet finds its QP with one load.
+// From a QP number to the QP: one array over all 24-bit numbers, so that a packet finds its QP with
+// one load.
 //
-// The array is 128 MiB of address space; only the pages behind numbers in use become memory. Numbers may be chosen at
-// will; close together is kinder to the cache. Thread: engine, but for construction. Owner: the transport.
+// The array is 128 MiB of address space; only the pages behind numbers in use become memory.
+// Numbers may be chosen at will; close together is kinder to the cache. Thread: engine, but for
+// construction. Owner: the transport.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +23,9 @@ class QpTable {
   QpTable& operator=(const QpTable&) = delete;
 
   // Null if there is none, or `qpn` is no 24-bit number.
-  [[nodiscard]] SoftQp* Find(uint32_t qpn) const noexcept { return qpn < kQpnCount ? slots_[qpn] : nullptr; }
+  [[nodiscard]] SoftQp* Find(uint32_t qpn) const noexcept {
+    return qpn < kQpnCount ? slots_[qpn] : nullptr;
+  }
   // The number must be free.
   void Insert(uint32_t qpn, SoftQp* qp) noexcept;
   void Remove(uint32_t qpn) noexcept;

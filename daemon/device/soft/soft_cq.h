@@ -1,5 +1,6 @@
-// A completion queue of the soft device: where the engine keeps completions is the sink's business, so this is a name
-// for the sink. The sink must take completions in any number; a CQ that overflows is the sink's to report.
+// A completion queue of the soft device: where the engine keeps completions is the sink's business,
+// so this is a name for the sink. The sink must take completions in any number; a CQ that overflows
+// is the sink's to report.
 #pragma once
 
 #include <cstdint>

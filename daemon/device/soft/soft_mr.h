@@ -1,6 +1,7 @@
 // A memory region of the soft device: an entry of its engine's MrTable.
 //
-// The key is reserved at creation, valid from Activate() to Deactivate(), and goes back with the object.
+// The key is reserved at creation, valid from Activate() to Deactivate(), and goes back with the
+// object.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ namespace rdmad::soft {
 class SoftMr final : public device::Mr {
  public:
   // Thread: control. `transport` and `pd` outlive the region.
-  // Errors: InvalidArgument (no bytes, a range that wraps, unknown access bits, remote write or atomic without local
-  // write); ResourceExhausted (no key left).
+  // Errors: InvalidArgument (no bytes, a range that wraps, unknown access bits, remote write or
+  // atomic without local write); ResourceExhausted (no key left).
   static absl::StatusOr<std::unique_ptr<SoftMr>> Create(Transport& transport, const SoftPd& pd,
                                                         const device::MrInit& init);
   // Thread: control, after Deactivate().

@@ -1,4 +1,5 @@
-// A protection domain of the soft device: an identity that regions and QPs carry and every translation compares.
+// A protection domain of the soft device: an identity that regions and QPs carry and every
+// translation compares.
 #pragma once
 
 #include <atomic>

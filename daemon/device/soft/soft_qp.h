@@ -1,4 +1,10 @@
-// A queue pair of the soft device.
+// A queue pair of the soft device: the state machine of ibv_modify_qp around a requester and a
+// responder.
+//
+//              reset -> init -> rtr -> rts <-> sqd      any -> reset (forgets); any but reset ->
+//              err (flushes)
+//
+// Thread: engine, but for creation, destruction and what device.h says. Owner: the control side.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +15,9 @@
 #include "daemon/base/ip_address.h"
 #include "daemon/device/device.h"
 #include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/qp_context.h"
+#include "daemon/device/soft/requester.h"
+#include "daemon/device/soft/responder.h"
 #include "daemon/device/soft/soft_pd.h"
 #include "daemon/device/soft/transport.h"
 #include "daemon/wire/packet.h"
@@ -20,7 +29,8 @@ struct SourceAddress {
   IpAddress address;
   device::Mtu max_mtu = device::Mtu::k4096;  // largest path MTU that the interface carries
 };
-// Fills `*out` for an index that is in use; false for one that is not. Called on the engine thread, within Modify().
+// Fills `*out` for an index that is in use; false for one that is not. Called on the engine thread,
+// within Modify().
 using SourceLookup = std::function<bool(uint32_t sgid_index, SourceAddress* out)>;
 
 struct SoftQpInit {
@@ -33,10 +43,11 @@ struct SoftQpInit {
 
 class SoftQp final : public device::Qp {
  public:
-  // Thread: control. Allocates everything the QP will ever need. `transport`, PD and CQs outlive the QP.
-  // Errors: InvalidArgument (a value over limits.h; says which, asked and limit); Unimplemented (a type other than RC,
-  // an SRQ).
-  static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport, const SoftQpInit& init);
+  // Thread: control. Allocates everything the QP will ever need. `transport`, PD and CQs outlive
+  // the QP. Errors: InvalidArgument (a value over limits.h; says which, asked and limit);
+  // Unimplemented (a type other than RC, an SRQ).
+  static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport,
+                                                        const SoftQpInit& init);
   // Thread: control, after Deactivate() or if never activated.
   ~SoftQp() override;
   SoftQp(const SoftQp&) = delete;
@@ -46,17 +57,37 @@ class SoftQp final : public device::Qp {
   void Activate(TimeNs now) noexcept override;
   // Removes it from table, timers and active list; posted WRs are forgotten without completions.
   void Deactivate(TimeNs now) noexcept override;
-  uint32_t qpn() const noexcept override;
-  const device::QpCap& cap() const noexcept override;
+  uint32_t qpn() const noexcept override { return context_.qpn; }
+  const device::QpCap& cap() const noexcept override { return context_.cap; }
   [[nodiscard]] device::PostResult PostSend(const device::SendWr& wr, TimeNs now) noexcept override;
   [[nodiscard]] device::PostResult PostRecv(const device::RecvWr& wr, TimeNs now) noexcept override;
   [[nodiscard]] device::QpResult Modify(const device::QpAttr& attr, TimeNs now) noexcept override;
   device::QpAttr Query() const noexcept override;
-  bool same_daemon() const noexcept override;
+  bool same_daemon() const noexcept override { return requester_.local().FindPeer() != nullptr; }
+
+  // For the transport, and the QPs among themselves.
+  void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept;
+  void OnTimer(TimeNs now) noexcept { requester_.OnTimer(now); }
+  RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept;
+  // Into kErr by the transport's own decision; flushes. Nothing happens if it is there already, or
+  // reset.
+  void EnterError(TimeNs now) noexcept;
+  const QpContext& context() const noexcept { return context_; }
+  ActiveNode& active_node() noexcept { return context_.active; }
+  Responder& responder() noexcept { return responder_; }
+  const Responder& responder() const noexcept { return responder_; }
+  Requester& requester() noexcept { return requester_; }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  SoftQp(TransportCore& core, const SoftQpInit& init);
+  void Apply(const device::QpAttr& attr) noexcept;
+  void MoveTo(device::QpState next) noexcept;
+
+  const SourceLookup source_;
+  QpContext context_;
+  Requester requester_;
+  Responder responder_;
+  bool activated_ = false;
 };
 
 }  // namespace rdmad::soft

@@ -1,12 +1,14 @@
-// The soft device's transport of one engine: QP and MR tables, timers, and the turn that drives the QPs. Sans-I/O.
+// The soft device's transport of one engine: QP and MR tables, timers, and the turn that drives the
+// QPs. Sans-I/O.
 //
-// Packets come in by OnPacket(), go out by PacketTx; time is an argument. The socket loop, the simulator, the fuzzer and
-// the unit tests drive this same class. It leaves to others: sockets and ICRC (udp_port), the CM (soft/cm), object
-// creation and limits (soft_device).
+// Packets come in by OnPacket(), go out by PacketTx; time is an argument. The socket loop, the
+// simulator, the fuzzer and the unit tests drive this same class. It leaves to others: sockets and
+// ICRC (udp_port), the CM (soft/cm), object creation and limits (soft_device).
 //
-// A QP that has something to send stands in the active list and gets a byte budget per turn; an idle QP costs nothing.
-// A QP whose peer address and QPN belong to this same transport takes the local path: bytes are copied once, from the
-// sender's memory to the receiver's, and no packet exists; errors, RNR waits, events and counters are the same.
+// A QP that has something to send stands in the active list and gets a byte budget per turn; an
+// idle QP costs nothing. A QP whose peer address and QPN belong to this same transport takes the
+// local path: bytes are copied once, from the sender's memory to the receiver's, and no packet
+// exists; errors, RNR waits, events and counters are the same.
 //
 // Thread: engine, but for construction. Owner: SoftDataPath.
 #pragma once
@@ -31,7 +33,8 @@ class Transport {
   Transport(PacketTx* tx, device::AsyncSink* async, const TransportConfig& config = {});
   ~Transport();
 
-  // A parsed packet with a good ICRC, for any QPN but 1. Unknown QPNs, wrong addresses and states are counted and dropped.
+  // A parsed packet with a good ICRC, for any QPN but 1. Unknown QPNs, wrong addresses and states
+  // are counted and dropped.
   void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept;
   // Timers that are due, then the active QPs in rounds, within a budget. Returns the work done.
   int DoWork(TimeNs now) noexcept;

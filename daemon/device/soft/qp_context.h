@@ -1,0 +1,51 @@
+// What the requester and the responder of one QP share: who it is, its attributes, and its ways to
+// the outside.
+//
+// Thread: engine, but for construction. Owner: the SoftQp.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/device/device.h"
+#include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/soft_cq.h"
+#include "daemon/device/soft/transport_core.h"
+
+namespace rdmad::soft {
+
+struct QpContext {
+  SoftQp& self;
+  TransportCore& core;
+  const uint32_t qpn;
+  const uint64_t pd_id;
+  const device::QpInit init;
+  const device::QpCap cap;
+  SoftCq* const send_cq;
+  SoftCq* const recv_cq;
+
+  device::QpAttr attr;     // attr.state is the QP's state; PSNs as they were set
+  Flow flow;               // from kRtr on
+  uint32_t mtu_bytes = 0;  // from kRtr on
+  Timer timer{&self};      // the requester's
+  ActiveNode active{&self};
+
+  device::QpState state() const noexcept { return attr.state; }
+  // There is something to do in the next turn.
+  void Wake() noexcept { core.active.Push(active); }
+
+  void Raise(device::AsyncEventType type) noexcept {
+    core.async->OnAsyncEvent({type, init.owner_token, qpn});
+  }
+
+  void Complete(SoftCq& cq, device::Wc wc) noexcept {
+    wc.qpn = qpn;
+    wc.qp_cookie = init.cookie;
+    Count(core.counters.completions);
+    if (wc.status != device::WcStatus::kSuccess && wc.status != device::WcStatus::kWrFlushErr) {
+      Count(core.counters.completion_errors);
+    }
+    cq.Push(wc);
+  }
+};
+
+}  // namespace rdmad::soft

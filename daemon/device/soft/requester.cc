@@ -1,0 +1,412 @@
+#include "daemon/device/soft/requester.h"
+
+#include <arpa/inet.h>
+
+#include "daemon/device/soft/soft_qp.h"
+
+namespace rdmad::soft {
+
+using device::PostResult;
+using device::QpState;
+using device::WcOpcode;
+using device::WcStatus;
+using device::WrOpcode;
+using wire::Opcode;
+using wire::Psn;
+
+namespace {
+
+constexpr uint32_t kAtomicBytes = 8;
+
+// The opcode of one packet of a SEND or WRITE.
+Opcode DataOpcode(const SendWqe& wqe, bool first, bool last) noexcept {
+  const bool imm = wqe.has_imm();
+  if (wqe.is_send()) {
+    if (first && last) return imm ? Opcode::kRcSendOnlyImm : Opcode::kRcSendOnly;
+    if (first) return Opcode::kRcSendFirst;
+    if (!last) return Opcode::kRcSendMiddle;
+    return imm ? Opcode::kRcSendLastImm : Opcode::kRcSendLast;
+  }
+  if (first && last) return imm ? Opcode::kRcWriteOnlyImm : Opcode::kRcWriteOnly;
+  if (first) return Opcode::kRcWriteFirst;
+  if (!last) return Opcode::kRcWriteMiddle;
+  return imm ? Opcode::kRcWriteLastImm : Opcode::kRcWriteLast;
+}
+
+WcOpcode CompletionOpcode(WrOpcode opcode) noexcept {
+  switch (opcode) {
+    case WrOpcode::kSend:
+    case WrOpcode::kSendWithImm:
+    case WrOpcode::kSendWithInv:
+      return WcOpcode::kSend;
+    case WrOpcode::kRdmaWrite:
+    case WrOpcode::kRdmaWriteWithImm:
+      return WcOpcode::kRdmaWrite;
+    case WrOpcode::kRdmaRead:
+      return WcOpcode::kRdmaRead;
+    case WrOpcode::kCompareSwap:
+      return WcOpcode::kCompSwap;
+    case WrOpcode::kFetchAdd:
+      return WcOpcode::kFetchAdd;
+    case WrOpcode::kLocalInv:
+      return WcOpcode::kLocalInv;
+    case WrOpcode::kBindMw:
+      return WcOpcode::kBindMw;
+  }
+  return WcOpcode::kSend;
+}
+
+}  // namespace
+
+Requester::Requester(QpContext& qp)
+    : qp_(qp),
+      queue_(qp.cap.max_send_wr, qp.cap.max_send_sge, qp.cap.max_inline_bytes),
+      local_(qp, *this) {}
+
+void Requester::Start() noexcept {
+  una_ = max_psn_ = Psn(qp_.attr.sq_psn);
+  recovery_psn_ = una_;
+  queue_.Reset(una_);
+  next_ = {};
+  next_.psn = una_;
+  acked_cost_ = 0;
+  retries_left_ = qp_.attr.retry_count;
+  rnr_retries_left_ = qp_.attr.rnr_retry;
+  window_.Reset(qp_.core.config.initial_window_bytes, qp_.core.config.max_window_bytes,
+                qp_.mtu_bytes);
+  round_trip_.Reset();
+}
+
+void Requester::Reset() noexcept {
+  qp_.core.timers.Cancel(qp_.timer);
+  local_.Reset();
+  Start();
+  done_count_ = 0;
+  read_head_ = 0;
+  response_cursor_valid_ = gap_seen_ = sampling_ = false;
+  attempt_ = probes_ = 0;
+  deadline_ = probe_at_ = kNever;
+  rnr_until_ = 0;
+  drain_reported_ = true;
+}
+
+void Requester::Flush() noexcept {
+  qp_.core.timers.Cancel(qp_.timer);
+  local_.Reset();
+  rnr_until_ = 0;
+  while (!queue_.empty()) CompleteHead(WcStatus::kWrFlushErr);
+}
+
+device::Wc Requester::WcFor(const SendWqe& wqe, WcStatus status) const noexcept {
+  device::Wc wc{};
+  wc.wr_id = wqe.wr_id;
+  wc.status = status;
+  wc.opcode = CompletionOpcode(wqe.opcode);
+  wc.byte_len = wqe.length_bytes;
+  wc.wqe_count = done_count_;
+  return wc;
+}
+
+void Requester::CompleteHead(WcStatus status) noexcept {
+  const SendWqe& wqe = queue_[queue_.head()];
+  ++done_count_;
+  const bool report = (wqe.flags & shm::kWorkSignaled) != 0 || status != WcStatus::kSuccess;
+  // The slot stays as it is until the next post, so the WR may be read after it has left.
+  queue_.Pop();
+  if (report) qp_.Complete(*qp_.send_cq, WcFor(wqe, status));
+}
+
+void Requester::FailHead(WcStatus status, TimeNs now) noexcept {
+  CompleteHead(status);
+  qp_.self.EnterError(now);
+}
+
+void Requester::FinishHeadLocally() noexcept {
+  const SendWqe& wqe = queue_[queue_.head()];
+  const uint64_t cost = CostOf(wqe, 0, wqe.packet_count);
+  AdvancePosition(next_, wqe, wqe.packet_count);
+  next_.cost += cost;
+  next_.last_ack_cost = acked_cost_ = next_.cost;
+  una_ = max_psn_ = next_.psn;
+  recovery_psn_ = una_;
+  rnr_retries_left_ = qp_.attr.rnr_retry;
+  CompleteHead(WcStatus::kSuccess);
+}
+
+PostResult Requester::Post(const device::SendWr& wr) noexcept {
+  const QpState state = qp_.state();
+  const bool in_error = state == QpState::kErr || state == QpState::kSqe;
+  if (!in_error && !IsSending()) return PostResult::kWrongState;
+  if (queue_.full()) return PostResult::kQueueFull;
+
+  uint8_t flags = wr.flags;
+  if (qp_.init.signal_all) flags |= shm::kWorkSignaled;
+  const bool is_inline = (flags & shm::kWorkInline) != 0;
+  uint64_t length_bytes = 0;
+  if (is_inline) {
+    for (const auto piece : wr.inline_data.pieces) length_bytes += piece.size();
+    if (length_bytes > qp_.cap.max_inline_bytes) return PostResult::kTooLong;
+  } else {
+    if (wr.sges.size() > qp_.cap.max_send_sge) return PostResult::kTooManySges;
+    length_bytes = TotalBytes(wr.sges);
+  }
+
+  WcStatus verdict = WcStatus::kSuccess;
+  switch (wr.opcode) {
+    case WrOpcode::kSend:
+    case WrOpcode::kSendWithImm:
+    case WrOpcode::kRdmaWrite:
+    case WrOpcode::kRdmaWriteWithImm:
+      break;
+    case WrOpcode::kCompareSwap:
+    case WrOpcode::kFetchAdd:
+      if (length_bytes != kAtomicBytes) verdict = WcStatus::kLocLenErr;
+      [[fallthrough]];
+    case WrOpcode::kRdmaRead:
+      if (is_inline || (!in_error && qp_.attr.max_rd_atomic == 0)) return PostResult::kBadOpcode;
+      break;
+    case WrOpcode::kSendWithInv:  // there are no memory windows yet that one could invalidate
+    case WrOpcode::kLocalInv:
+    case WrOpcode::kBindMw:
+    default:  // the opcode came out of a client's ring
+      return PostResult::kBadOpcode;
+  }
+  // Checked here and in 64 bits, so that not one packet of such a message is sent; reported in its
+  // turn.
+  if (length_bytes > kMaxMessageBytes) verdict = WcStatus::kLocLenErr;
+  if (verdict != WcStatus::kSuccess) length_bytes = 0;
+
+  const auto length = static_cast<uint32_t>(length_bytes);
+  const uint32_t mtu = std::max(qp_.mtu_bytes, 1u);  // a QP in kErr may never have had one
+  const uint32_t packets = length == 0 ? 1 : (length + mtu - 1) / mtu;
+  queue_.Push(wr, flags, length, packets, verdict);
+  if (in_error) {
+    CompleteHead(WcStatus::kWrFlushErr);
+  } else {
+    qp_.Wake();
+  }
+  return PostResult::kOk;
+}
+
+SgeList Requester::LocalList(uint32_t index, uint32_t access) const noexcept {
+  return {queue_.Sges(index), qp_.pd_id, access, queue_[index].is_inline()};
+}
+
+uint64_t Requester::CostOf(const SendWqe& wqe, uint32_t first_packet,
+                           uint32_t end_packet) const noexcept {
+  const auto bytes_before = [&](uint32_t packet) {
+    return std::min<uint64_t>(uint64_t{packet} * qp_.mtu_bytes, wqe.length_bytes);
+  };
+  return bytes_before(end_packet) - bytes_before(first_packet) +
+         uint64_t{kPacketOverheadBytes} * (end_packet - first_packet);
+}
+
+RunResult Requester::Run(uint32_t budget_bytes, TimeNs now) noexcept {
+  RunResult result;
+  while (IsSending() && rnr_until_ == 0 && next_.index != queue_.tail()) {
+    if (result.spent_bytes >= budget_bytes) {
+      result.more = true;
+      break;
+    }
+    const uint32_t left = budget_bytes - result.spent_bytes;
+    if (AllAnswered() && local_.HasPeer()) {
+      if (!local_.Run(left, now, &result)) break;
+    } else {
+      local_.Reset();  // a half-copied message whose peer went away starts again, on the network
+      if (!SendBatch(left, now, &result)) break;
+    }
+  }
+  CheckDrained();
+  return result;
+}
+
+// Builds and sends up to one batch. False if there is nothing more to do in this turn.
+bool Requester::SendBatch(uint32_t budget_bytes, TimeNs now, RunResult* result) noexcept {
+  TxBatch& batch = qp_.core.batch;
+  batch.Clear();
+  Position at = next_;
+  WcStatus error = WcStatus::kSuccess;
+  Built built = Built::kPacket;
+  while (batch.HasRoom() && at.cost - next_.cost < budget_bytes) {
+    built = BuildPacket(at, &error);
+    if (built != Built::kPacket) break;
+  }
+  const size_t offered = batch.size();
+  bool blocked = false;
+  if (offered > 0) {
+    const size_t taken = qp_.core.tx->Send(qp_.flow, batch.packets());
+    if (taken < offered) {
+      blocked = true;
+      Count(qp_.core.counters.tx_blocked);
+      // Builds those again that went, to know where that leaves us.
+      at = next_;
+      batch.Clear();
+      while (batch.size() < taken) (void)BuildPacket(at, &error);
+    }
+    Count(qp_.core.counters.tx_packets, taken);
+    Count(qp_.core.counters.tx_payload_bytes, batch.payload_bytes());
+    result->spent_bytes += static_cast<uint32_t>(at.cost - next_.cost);
+    result->work += static_cast<int>(taken);
+    const Position before = std::exchange(next_, at);
+    if (taken > 0) OnSent(before, at, now);
+  }
+  if (blocked) {
+    result->more = true;
+    return false;
+  }
+  if (built == Built::kError) {
+    // Those before it complete first; each answer wakes the QP and brings it back here.
+    if (next_.index == queue_.head()) FailHead(error, now);
+    return false;
+  }
+  return built == Built::kPacket;
+}
+
+Requester::Built Requester::BuildPacket(Position& at, WcStatus* error) noexcept {
+  if (at.index == queue_.tail()) return Built::kNothing;
+  const SendWqe& wqe = queue_[at.index];
+  if (at.packet == 0) {
+    if (at.psn == max_psn_) {
+      // Nothing new starts while draining, nor on the network once the local path is open: that
+      // waits for the answers.
+      if (qp_.state() == QpState::kSqd) return Built::kNothing;
+      if (!AllAnswered() && local_.HasPeer()) return Built::kNothing;
+    }
+    if (wqe.verdict != WcStatus::kSuccess) {
+      *error = wqe.verdict;
+      return Built::kError;
+    }
+    if ((wqe.flags & shm::kWorkFence) != 0 && at.read_tail != read_head_) return Built::kNothing;
+  }
+  if (wqe.is_read()) return BuildRead(at, wqe, error);
+  if (wqe.is_atomic()) return BuildAtomic(at, wqe, error);
+  return BuildData(at, wqe, error);
+}
+
+void Requester::AdvancePosition(Position& at, const SendWqe& wqe, uint32_t packets) noexcept {
+  at.packet += packets;
+  at.psn += packets;
+  if (at.packet == wqe.packet_count) {
+    ++at.index;
+    at.packet = 0;
+    at.cursor = {};
+  }
+}
+
+Requester::Built Requester::BuildData(Position& at, const SendWqe& wqe, WcStatus* error) noexcept {
+  const uint64_t cost = CostOf(wqe, at.packet, at.packet + 1);
+  const uint64_t in_flight = at.cost - acked_cost_;
+  if (in_flight > 0 && in_flight + cost > window_.limit()) return Built::kNothing;
+
+  const bool first = at.packet == 0;
+  const bool last = at.packet + 1 == wqe.packet_count;
+  const auto bytes = static_cast<uint32_t>(cost - kPacketOverheadBytes);
+  TxBatch& batch = qp_.core.batch;
+  wire::PacketFields& fields = batch.Add();
+  fields.opcode = DataOpcode(wqe, first, last);
+  fields.solicited = last && (wqe.flags & shm::kWorkSolicited) != 0;
+  fields.dest_qpn = wire::Qpn(qp_.attr.dest_qpn);
+  fields.psn = at.psn;
+  if (first && wqe.is_write()) {
+    fields.reth = {wqe.remote_addr, wire::Rkey(wqe.rkey), wqe.length_bytes};
+  }
+  if (last && wqe.has_imm()) fields.imm = ntohl(wqe.imm_be);
+  // Wanted at the end of a message, four times per window, and when the window has no room for
+  // another packet.
+  const uint64_t after = at.cost + cost;
+  fields.ack_req = last || after - at.last_ack_cost >= window_.limit() / 4 ||
+                   in_flight + cost + window_.packet_cost() > window_.limit();
+  const bool ack_req = fields.ack_req;
+  if (bytes > 0 && !batch.AddPayload(LocalList(at.index, 0), at.cursor, qp_.core.mrs, bytes)) {
+    *error = WcStatus::kLocProtErr;
+    return Built::kError;
+  }
+  at.cost = after;
+  if (ack_req) at.last_ack_cost = after;
+  AdvancePosition(at, wqe, 1);
+  return Built::kPacket;
+}
+
+Requester::Built Requester::BuildRead(Position& at, const SendWqe& wqe, WcStatus* error) noexcept {
+  if (at.read_tail - read_head_ >= qp_.attr.max_rd_atomic) return Built::kNothing;
+  if (at.packet == 0 &&
+      !IsAccessible(LocalList(at.index, device::kAccessLocalWrite), qp_.core.mrs)) {
+    *error = WcStatus::kLocProtErr;
+    return Built::kError;
+  }
+  // As much as the window has room for, but no crumbs: rather wait until a quarter of the window is
+  // free.
+  const uint64_t in_flight = at.cost - acked_cost_;
+  const uint64_t room = window_.limit() > in_flight ? window_.limit() - in_flight : 0;
+  const uint32_t remaining = wqe.packet_count - at.packet;
+  const uint64_t affordable = room / window_.packet_cost();
+  if (in_flight > 0 && affordable < remaining && room < window_.limit() / 4) {
+    return Built::kNothing;
+  }
+  const auto packets = static_cast<uint32_t>(std::clamp<uint64_t>(affordable, 1, remaining));
+
+  const uint64_t cost = CostOf(wqe, at.packet, at.packet + packets);
+  wire::PacketFields& fields = qp_.core.batch.Add();
+  fields.opcode = Opcode::kRcReadRequest;
+  fields.ack_req = true;
+  fields.dest_qpn = wire::Qpn(qp_.attr.dest_qpn);
+  fields.psn = at.psn;
+  fields.reth = {wqe.remote_addr + uint64_t{at.packet} * qp_.mtu_bytes, wire::Rkey(wqe.rkey),
+                 static_cast<uint32_t>(cost - uint64_t{kPacketOverheadBytes} * packets)};
+  read_ends_[at.read_tail++ % kMaxRdAtomic] = at.psn + packets;
+  at.cost += cost;
+  at.last_ack_cost = at.cost;
+  AdvancePosition(at, wqe, packets);
+  return Built::kPacket;
+}
+
+Requester::Built Requester::BuildAtomic(Position& at, const SendWqe& wqe,
+                                        WcStatus* error) noexcept {
+  if (at.read_tail - read_head_ >= qp_.attr.max_rd_atomic) return Built::kNothing;
+  if (!IsAccessible(LocalList(at.index, device::kAccessLocalWrite), qp_.core.mrs)) {
+    *error = WcStatus::kLocProtErr;
+    return Built::kError;
+  }
+  wire::PacketFields& fields = qp_.core.batch.Add();
+  const bool swap = wqe.opcode == WrOpcode::kCompareSwap;
+  fields.opcode = swap ? Opcode::kRcCompareSwap : Opcode::kRcFetchAdd;
+  fields.ack_req = true;
+  fields.dest_qpn = wire::Qpn(qp_.attr.dest_qpn);
+  fields.psn = at.psn;
+  fields.atomic = {wqe.remote_addr, wire::Rkey(wqe.rkey), swap ? wqe.swap : wqe.compare_add,
+                   swap ? wqe.compare_add : 0};
+  read_ends_[at.read_tail++ % kMaxRdAtomic] = at.psn + 1;
+  at.cost += CostOf(wqe, 0, 1);
+  at.last_ack_cost = at.cost;
+  AdvancePosition(at, wqe, 1);
+  return Built::kPacket;
+}
+
+void Requester::OnSent(const Position& before, const Position& after, TimeNs now) noexcept {
+  const bool was_idle = AllAnswered();
+  if (wire::IsBefore(before.psn, max_psn_)) {
+    const auto again = std::min<int32_t>(max_psn_ - before.psn, after.psn - before.psn);
+    Count(qp_.core.counters.retransmitted_packets, static_cast<uint64_t>(again));
+  }
+  if (wire::IsAfter(after.psn, max_psn_)) {
+    // Measured from the last packet of a batch, and only if it asks for an answer and was never
+    // sent before.
+    if (!sampling_ && after.last_ack_cost == after.cost) {
+      sampling_ = true;
+      sample_psn_ = after.psn - 1;
+      sample_sent_at_ = now;
+    }
+    max_psn_ = after.psn;
+  }
+  if (was_idle) RestartClocks(now);
+  UpdateTimer();
+}
+
+void Requester::CheckDrained() noexcept {
+  if (drain_reported_ || qp_.state() != QpState::kSqd) return;
+  if (!AllAnswered() || next_.packet != 0 || local_.in_progress()) return;
+  drain_reported_ = true;
+  qp_.Raise(device::AsyncEventType::kSqDrained);
+}
+
+}  // namespace rdmad::soft

@@ -1,0 +1,233 @@
+#include "daemon/device/soft/soft_qp.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/device/soft/qp_attr_rules.h"
+
+namespace rdmad::soft {
+
+using device::PostResult;
+using device::QpAttr;
+using device::QpResult;
+using device::QpState;
+using enum device::QpAttrMask;
+
+absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
+                                                       const SoftQpInit& init) {
+  if (init.init.type != device::QpType::kRc) {
+    return absl::UnimplementedError(absl::StrCat(
+        "create_qp: type=", static_cast<int>(init.init.type), " supported=", 2, " (RC)"));
+  }
+  if (init.init.srq != nullptr) {
+    return absl::UnimplementedError("create_qp: the soft device has no shared receive queues");
+  }
+  const struct {
+    const char* name;
+    uint32_t value;
+    uint32_t limit;
+  } limits[] = {{"max_send_wr", init.cap.max_send_wr, kMaxQueueDepth},
+                {"max_recv_wr", init.cap.max_recv_wr, kMaxQueueDepth},
+                {"max_send_sge", init.cap.max_send_sge, kMaxSge},
+                {"max_recv_sge", init.cap.max_recv_sge, kMaxSge},
+                {"max_inline_bytes", init.cap.max_inline_bytes, kMaxInlineBytes}};
+  for (const auto& limit : limits) {
+    if (limit.value > limit.limit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("create_qp: ", limit.name, "=", limit.value, " device_max=", limit.limit));
+    }
+  }
+  if (init.qpn <= wire::kGsiQpn.value() || init.qpn >= wire::kMulticastQpn.value()) {
+    return absl::InvalidArgumentError(absl::StrCat("create_qp: qpn=", init.qpn));
+  }
+  if (init.pd == nullptr || init.init.send_cq == nullptr || init.init.recv_cq == nullptr ||
+      !init.source) {
+    return absl::InvalidArgumentError("create_qp: needs a PD, two CQs and an address lookup");
+  }
+  return std::unique_ptr<SoftQp>(new SoftQp(transport.core(), init));
+}
+
+SoftQp::SoftQp(TransportCore& core, const SoftQpInit& init)
+    : source_(init.source),
+      context_{.self = *this,
+               .core = core,
+               .qpn = init.qpn,
+               .pd_id = init.pd->id(),
+               .init = init.init,
+               .cap = init.cap,
+               .send_cq = static_cast<SoftCq*>(init.init.send_cq),
+               .recv_cq = static_cast<SoftCq*>(init.init.recv_cq),
+               .attr = {},
+               .flow = {},
+               .mtu_bytes = 0,
+               .timer = Timer(this),
+               .active = ActiveNode(this)},
+      requester_(context_),
+      responder_(context_) {}
+
+SoftQp::~SoftQp() {
+  RD_CHECK(!activated_, "the engine lets go of a QP before control frees it");
+}
+
+void SoftQp::Activate(TimeNs) noexcept {
+  context_.core.qps.Insert(context_.qpn, this);
+  activated_ = true;
+}
+
+void SoftQp::Deactivate(TimeNs) noexcept {
+  MoveTo(QpState::kReset);
+  context_.core.qps.Remove(context_.qpn);
+  activated_ = false;
+}
+
+PostResult SoftQp::PostSend(const device::SendWr& wr, TimeNs) noexcept {
+  return requester_.Post(wr);
+}
+
+PostResult SoftQp::PostRecv(const device::RecvWr& wr, TimeNs) noexcept {
+  const PostResult result = responder_.Post(wr);
+  if (result == PostResult::kOk && responder_.TakeLocalSenderWaits()) {
+    SoftQp* const sender = context_.core.qps.Find(context_.attr.dest_qpn);
+    if (sender != nullptr && sender->requester_.local().FindPeer() == this) {
+      sender->requester_.EndRnrWait();
+    }
+  }
+  return result;
+}
+
+QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
+  if (!activated_) return QpResult::kGone;
+  const QpResult result = CheckModify(context_.init.type, context_.state(), attr);
+  if (result != QpResult::kOk) return result;
+  if ((attr.mask & kQpAttrAv) != 0) {
+    SourceAddress source;
+    if (!source_(attr.av.sgid_index, &source)) return QpResult::kBadValue;
+    const device::Mtu mtu =
+        (attr.mask & kQpAttrPathMtu) != 0 ? attr.path_mtu : context_.attr.path_mtu;
+    if (mtu > source.max_mtu) return QpResult::kBadValue;
+    context_.flow = {.local = source.address,
+                     .remote = attr.av.dest,
+                     .traffic_class = attr.av.traffic_class,
+                     .hop_limit = attr.av.hop_limit};
+    requester_.ForgetPeer();
+  }
+  Apply(attr);
+  if ((attr.mask & kQpAttrState) == 0) return QpResult::kOk;
+  MoveTo(attr.state);
+  return QpResult::kOk;
+}
+
+// Takes over the attributes that `attr.mask` names, but for the state.
+void SoftQp::Apply(const QpAttr& attr) noexcept {
+  const auto named = [&attr](uint32_t bit) { return (attr.mask & bit) != 0; };
+  QpAttr& own = context_.attr;
+  if (named(kQpAttrAccessFlags)) own.access_flags = attr.access_flags;
+  if (named(kQpAttrPkeyIndex)) own.pkey_index = attr.pkey_index;
+  if (named(kQpAttrPort)) own.port = attr.port;
+  if (named(kQpAttrQkey)) own.qkey = attr.qkey;
+  if (named(kQpAttrAv)) own.av = attr.av;
+  if (named(kQpAttrPathMtu)) own.path_mtu = attr.path_mtu;
+  if (named(kQpAttrTimeout)) own.timeout = attr.timeout;
+  if (named(kQpAttrRetryCnt)) own.retry_count = attr.retry_count;
+  if (named(kQpAttrRnrRetry)) own.rnr_retry = attr.rnr_retry;
+  if (named(kQpAttrRqPsn)) own.rq_psn = attr.rq_psn;
+  if (named(kQpAttrMaxQpRdAtomic)) own.max_rd_atomic = attr.max_rd_atomic;
+  if (named(kQpAttrMinRnrTimer)) own.min_rnr_timer = attr.min_rnr_timer;
+  if (named(kQpAttrSqPsn)) own.sq_psn = attr.sq_psn;
+  if (named(kQpAttrMaxDestRdAtomic)) own.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  if (named(kQpAttrDestQpn)) own.dest_qpn = attr.dest_qpn;
+}
+
+// The one place where the state changes: leaves the old one and enters `next`.
+void SoftQp::MoveTo(QpState next) noexcept {
+  const QpState previous = context_.attr.state;
+  context_.attr.state = next;
+  switch (next) {
+    case QpState::kReset:
+      context_.core.active.Remove(context_.active);
+      context_.attr = {};
+      context_.flow = {};
+      context_.mtu_bytes = 0;
+      requester_.Reset();
+      responder_.Reset();
+      break;
+    case QpState::kInit:
+      break;
+    case QpState::kRtr:
+      context_.mtu_bytes = device::MtuBytes(context_.attr.path_mtu);
+      responder_.Start();
+      break;
+    case QpState::kRts:
+      if (previous == QpState::kRtr) requester_.Start();
+      context_.Wake();
+      break;
+    case QpState::kSqd:
+      if (previous != QpState::kSqd) requester_.StartDrain();
+      context_.Wake();
+      break;
+    case QpState::kSqe:
+      break;
+    case QpState::kErr:
+      context_.core.active.Remove(context_.active);
+      requester_.Flush();
+      responder_.Flush();
+      break;
+  }
+}
+
+void SoftQp::EnterError(TimeNs) noexcept {
+  if (context_.state() == QpState::kErr || context_.state() == QpState::kReset) return;
+  Count(context_.core.counters.qp_errors);
+  MoveTo(QpState::kErr);
+}
+
+QpAttr SoftQp::Query() const noexcept {
+  QpAttr attr = context_.attr;
+  attr.current_state = attr.state;
+  const bool receives = attr.state >= QpState::kRtr;
+  const bool sends = attr.state >= QpState::kRts;
+  if (receives) attr.rq_psn = responder_.expected_psn().value();
+  if (sends) attr.sq_psn = requester_.next_psn().value();
+  return attr;
+}
+
+void SoftQp::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept {
+  TransportCounters& counters = context_.core.counters;
+  const QpState state = context_.state();
+  if (state != QpState::kRtr && state != QpState::kRts && state != QpState::kSqd) {
+    Count(counters.drop_bad_state);
+    return;
+  }
+  const wire::OpcodeInfo& info = packet.info();
+  if (info.transport != wire::Transport::kRc) {
+    Count(counters.drop_wrong_transport);
+    return;
+  }
+  if (flow.remote != context_.flow.remote || flow.local != context_.flow.local) {
+    Count(counters.drop_wrong_address);
+    return;
+  }
+  if (!wire::PKeysMatch(packet.pkey, wire::kDefaultPKey)) {
+    Count(counters.drop_bad_pkey);
+    return;
+  }
+  if (info.is_response()) {
+    requester_.OnResponse(packet, now);
+    requester_.CheckDrained();
+  } else {
+    responder_.OnRequest(packet);
+    context_.Wake();
+  }
+}
+
+RunResult SoftQp::Run(uint32_t budget_bytes, TimeNs now) noexcept {
+  RunResult result = responder_.Run(budget_bytes, now);
+  // The requester has its share even while long READs are answered.
+  const RunResult sent = requester_.Run(budget_bytes, now);
+  result.spent_bytes += sent.spent_bytes;
+  result.work += sent.work;
+  result.more = (result.more || sent.more) && context_.state() != QpState::kErr;
+  return result;
+}
+
+}  // namespace rdmad::soft
