@@ -253,6 +253,8 @@ TEST(Golden, FixedFieldsOfRxe) {
       EXPECT_FALSE(view.ack_req);
     } else if (view.info().transport == Transport::kRc && view.info().is_request()) {
       EXPECT_TRUE(view.ack_req);
+    } else if (view.info().transport == Transport::kUd) {
+      EXPECT_EQ(view.ack_req, view.dest_qpn == kGsiQpn);
     }
     if (view.opcode == Opcode::kRcAck && AckKindOf(view.aeth.syndrome) == AckKind::kAck) {
       EXPECT_EQ(view.aeth.syndrome, AckSyndrome());

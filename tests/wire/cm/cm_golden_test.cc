@@ -105,7 +105,7 @@ TEST(CmGolden, BuildsTheSamePacketsAgain) {
     const IcrcFlow flow(udp.source, udp.destination, udp.source_port, udp.destination_port);
     std::array<uint8_t, kCmPacketBytes> packet;
     BuildCmPacket(flow, capture.view.psn, capture.view.payload.first<kMadBytes>(), packet);
-    // rxe asks for an acknowledgement of datagrams, which means nothing; we do not.
+    // rxe asks for an acknowledgement of MADs, which means nothing for a datagram; we do not.
     EXPECT_TRUE(capture.view.ack_req);
     packet[8] |= 0x80;
     EXPECT_TRUE(std::equal(packet.begin(), packet.end() - 4, udp.payload.begin()))
