@@ -1,0 +1,247 @@
+// The words of verbs: work requests, completions, states, and what a device says about itself.
+//
+// Every number is that of infiniband/verbs.h and rdma/rdma_cma.h (ibv_wc_status, ibv_wc_opcode, ibv_qp_state,
+// ibv_access_flags, ibv_mtu, rdma_cm_event_type, ...), so code that moves between both needs no table.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace rdmad {
+
+// ibv_access_flags.
+enum Access : uint32_t {
+  kAccessLocalWrite = 1 << 0,
+  kAccessRemoteWrite = 1 << 1,
+  kAccessRemoteRead = 1 << 2,
+  kAccessRemoteAtomic = 1 << 3,
+};
+
+enum class QpType : uint8_t { kRc = 2, kUc = 3, kUd = 4 };
+
+enum class QpState : uint8_t { kReset, kInit, kRtr, kRts, kSqd, kSqe, kErr };
+
+// A path MTU as its code; MtuBytes says how many bytes of payload one packet carries.
+enum class Mtu : uint8_t { k256 = 1, k512, k1024, k2048, k4096 };
+constexpr uint32_t MtuBytes(Mtu mtu) noexcept { return 128u << static_cast<unsigned>(mtu); }
+
+// rdma_port_space.
+enum class PortSpace : uint16_t { kTcp = 0x0106, kUdp = 0x0111, kIb = 0x013f };
+
+// One piece of local memory. `addr` is an address of this process.
+struct Sge {
+  uint64_t addr = 0;
+  uint32_t length_bytes = 0;
+  uint32_t lkey = 0;
+};
+
+// ibv_wr_opcode, in rdmad's own order.
+enum class WrOpcode : uint8_t {
+  kSend = 0,
+  kSendWithImm = 1,
+  kSendWithInv = 2,
+  kRdmaWrite = 3,
+  kRdmaWriteWithImm = 4,
+  kRdmaRead = 5,
+  kCompareSwap = 6,
+  kFetchAdd = 7,
+};
+
+// ibv_send_flags.
+enum SendFlags : uint32_t {
+  kSendFence = 1 << 0,      // starts only when all earlier reads and atomics of this queue are done
+  kSendSignaled = 1 << 1,   // makes a Wc when it succeeds; errors always make one
+  kSendSolicited = 1 << 2,  // wakes a peer that waits for solicited completions
+  kSendInline = 1 << 3,     // the bytes are copied while posting: no lkey needed, memory free at once
+};
+
+// Bits are those of SendFlags. `sges` must stay valid during the call that posts it only.
+struct SendWr {
+  uint64_t wr_id = 0;
+  WrOpcode opcode = WrOpcode::kSend;
+  uint32_t flags = kSendSignaled;
+  std::span<const Sge> sges;
+  uint32_t imm_be = 0;  // immediate data in network order, or the rkey to invalidate
+  uint64_t remote_addr = 0;
+  uint32_t rkey = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+};
+
+struct RecvWr {
+  uint64_t wr_id = 0;
+  std::span<const Sge> sges;
+};
+
+// ibv_wc_status.
+enum class WcStatus : uint8_t {
+  kSuccess = 0,
+  kLocLenErr = 1,
+  kLocQpOpErr = 2,
+  kLocProtErr = 4,
+  kWrFlushErr = 5,
+  kMwBindErr = 6,
+  kBadRespErr = 7,
+  kLocAccessErr = 8,
+  kRemInvReqErr = 9,
+  kRemAccessErr = 10,
+  kRemOpErr = 11,
+  kRetryExcErr = 12,
+  kRnrRetryExcErr = 13,
+  kRemAbortErr = 16,
+  kFatalErr = 19,
+  kRespTimeoutErr = 20,
+  kGeneralErr = 21,
+};
+
+// "remote access error", for a person. Never null.
+const char* WcStatusString(WcStatus status) noexcept;
+// OK for kSuccess; otherwise a Status that says in words what happened to the WR and what it usually means.
+absl::Status WcStatusToStatus(WcStatus status);
+
+// ibv_wc_opcode.
+enum class WcOpcode : uint8_t {
+  kSend = 0,
+  kRdmaWrite = 1,
+  kRdmaRead = 2,
+  kCompSwap = 3,
+  kFetchAdd = 4,
+  kBindMw = 5,
+  kLocalInv = 6,
+  kRecv = 128,
+  kRecvRdmaWithImm = 129,
+};
+
+// Bits of Wc::flags: ibv_wc_flags.
+enum WcFlags : uint32_t {
+  kWcGrh = 1 << 0,
+  kWcWithImm = 1 << 1,
+  kWcWithInv = 1 << 3,
+};
+
+// The fate of one WR. With a status other than kSuccess only wr_id, status, qpn and vendor_err mean anything.
+struct Wc {
+  uint64_t wr_id;
+  WcStatus status;
+  WcOpcode opcode;
+  uint32_t flags;     // WcFlags
+  uint32_t byte_len;  // received, or read
+  uint32_t imm_be;    // immediate data in network order, or the rkey that was invalidated
+  uint32_t qpn;       // the local QP
+  uint32_t src_qpn;   // UD
+  uint32_t vendor_err;
+};
+
+// ibv_qp_cap. After creation it holds what was granted: each at least what was asked.
+struct QpCap {
+  uint32_t max_send_wr = 16;
+  uint32_t max_recv_wr = 16;
+  uint32_t max_send_sge = 1;
+  uint32_t max_recv_sge = 1;
+  uint32_t max_inline_bytes = 0;
+};
+
+// rdma_conn_param. Defaults are what a service on one network wants: retry for ever while the peer is not ready.
+struct ConnParam {
+  std::vector<uint8_t> private_data;  // at most 56 bytes to connect, 196 to accept, 148 to reject (PS_TCP)
+  uint8_t responder_resources = 255;  // reads and atomics that the peer may have outstanding with us; 255: what the
+  uint8_t initiator_depth = 255;      // device can; and those that we may have outstanding with the peer
+  uint8_t flow_control = 1;
+  uint8_t retry_count = 7;      // 0..7, for lost packets
+  uint8_t rnr_retry_count = 7;  // 0..7 when no receive is posted; 7: for ever
+  bool srq = false;
+  uint32_t qpn = 0;   // only for a QP that the application moves by itself
+  uint32_t qkey = 0;  // UD
+};
+
+// ibv_ah_attr of a RoCE address.
+struct AddressHandleAttr {
+  std::array<uint8_t, 16> dest_gid = {};
+  uint32_t sgid_index = 0;
+  uint32_t flow_label = 0;
+  uint8_t hop_limit = 64;
+  uint8_t traffic_class = 0;
+};
+
+// Bits of QpAttr::mask: ibv_qp_attr_mask.
+enum QpAttrMask : uint32_t {
+  kQpAttrState = 1 << 0,
+  kQpAttrCurState = 1 << 1,
+  kQpAttrAccessFlags = 1 << 3,
+  kQpAttrPkeyIndex = 1 << 4,
+  kQpAttrPort = 1 << 5,
+  kQpAttrQkey = 1 << 6,
+  kQpAttrAv = 1 << 7,
+  kQpAttrPathMtu = 1 << 8,
+  kQpAttrTimeout = 1 << 9,
+  kQpAttrRetryCnt = 1 << 10,
+  kQpAttrRnrRetry = 1 << 11,
+  kQpAttrRqPsn = 1 << 12,
+  kQpAttrMaxQpRdAtomic = 1 << 13,
+  kQpAttrMinRnrTimer = 1 << 15,
+  kQpAttrSqPsn = 1 << 16,
+  kQpAttrMaxDestRdAtomic = 1 << 17,
+  kQpAttrDestQpn = 1 << 20,
+};
+
+// ibv_qp_attr. `mask` says which fields count in a modify; a query fills all.
+struct QpAttr {
+  uint32_t mask = 0;
+  QpState state = QpState::kReset;
+  QpState current_state = QpState::kReset;
+  Mtu path_mtu = Mtu::k1024;
+  uint32_t qkey = 0;
+  uint32_t rq_psn = 0;
+  uint32_t sq_psn = 0;
+  uint32_t dest_qpn = 0;
+  uint32_t access_flags = 0;
+  AddressHandleAttr ah;
+  uint16_t pkey_index = 0;
+  uint8_t max_rd_atomic = 0;
+  uint8_t max_dest_rd_atomic = 0;
+  uint8_t min_rnr_timer = 0;
+  uint8_t port_num = 1;
+  uint8_t timeout = 0;
+  uint8_t retry_count = 0;
+  uint8_t rnr_retry = 0;
+};
+
+struct Gid {
+  uint32_t index = 0;
+  std::array<uint8_t, 16> raw = {};
+  std::string text;  // the IP address that it stands for
+};
+
+// What GetDevices tells about one device. Limits are kept: asking for more is InvalidArgument.
+struct DeviceInfo {
+  uint32_t index = 0;  // names the device in other calls; never reused while the daemon runs
+  std::string name;    // "soft0", "mlx5_0"
+  std::string kind;    // "soft" or "verbs"
+  std::string netdev;  // interface, or empty
+  uint64_t node_guid = 0;
+  uint32_t port_state = 0;  // ibv_port_state: 4 is active
+  Mtu active_mtu = Mtu::k1024;
+  Mtu max_mtu = Mtu::k4096;
+  std::vector<Gid> gids;
+  uint32_t max_qp = 0;
+  uint32_t max_qp_wr = 0;
+  uint32_t max_sge = 0;
+  uint32_t max_inline_bytes = 0;
+  uint32_t max_cq = 0;
+  uint32_t max_cqe = 0;
+  uint32_t max_mr = 0;
+  uint64_t max_mr_bytes = 0;
+  uint32_t max_msg_bytes = 0;
+  uint32_t max_qp_rd_atom = 0;
+  uint32_t max_pd = 0;
+  uint32_t max_srq = 0;
+  uint32_t max_srq_wr = 0;
+};
+
+}  // namespace rdmad

@@ -1,0 +1,83 @@
+#include "rdmad/client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/sdk/pipe_status.h"
+#include "client/sdk/session.h"
+#include "client/sdk/status_macros.h"
+#include "proto/shm/event.h"
+
+namespace rdmad {
+namespace {
+
+DeviceInfo FromProto(const v1::Device& device) {
+  DeviceInfo info;
+  info.index = device.index();
+  info.name = device.name();
+  info.kind = device.kind();
+  info.netdev = device.netdev();
+  info.node_guid = device.node_guid();
+  info.port_state = device.port_state();
+  info.active_mtu = static_cast<Mtu>(device.active_mtu());
+  info.max_mtu = static_cast<Mtu>(device.max_mtu());
+  for (const v1::Gid& gid : device.gids()) {
+    Gid& entry = info.gids.emplace_back();
+    entry.index = gid.index();
+    std::copy_n(gid.raw().begin(), std::min(gid.raw().size(), entry.raw.size()), entry.raw.begin());
+    entry.text = gid.text();
+  }
+  info.max_qp = device.max_qp();
+  info.max_qp_wr = device.max_qp_wr();
+  info.max_sge = device.max_sge();
+  info.max_inline_bytes = device.max_inline_bytes();
+  info.max_cq = device.max_cq();
+  info.max_cqe = device.max_cqe();
+  info.max_mr = device.max_mr();
+  info.max_mr_bytes = device.max_mr_bytes();
+  info.max_msg_bytes = device.max_msg_bytes();
+  info.max_qp_rd_atom = device.max_qp_rd_atom();
+  info.max_pd = device.max_pd();
+  info.max_srq = device.max_srq();
+  info.max_srq_wr = device.max_srq_wr();
+  return info;
+}
+
+}  // namespace
+
+Client::Client(std::shared_ptr<sdk::ClientState> state) : state_(std::move(state)) {}
+
+absl::StatusOr<Client> Client::Attach(AttachOptions options) {
+  std::string run_dir = sdk::ResolveRunDir(options.run_dir);
+  SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::Session> session, sdk::Session::Attach(run_dir, options));
+  return Client(std::make_shared<sdk::ClientState>(std::move(options), std::move(run_dir), std::move(session)));
+}
+
+uint64_t Client::session_id() const { return state_->session()->id(); }
+std::string Client::daemon_version() const { return state_->session()->daemon_version(); }
+const std::string& Client::run_dir() const { return state_->run_dir(); }
+bool Client::IsAttached() const { return state_->session()->CheckAlive(); }
+
+absl::StatusOr<std::vector<DeviceInfo>> Client::GetDevices() const {
+  SDK_ASSIGN_OR_RETURN(const std::shared_ptr<sdk::Session> session, state_->Live());
+  SDK_ASSIGN_OR_RETURN(const v1::QueryDevicesReply reply, session->Call(sdk::rpc::kQueryDevices, {}));
+  std::vector<DeviceInfo> devices;
+  for (const v1::Device& device : reply.devices()) devices.push_back(FromProto(device));
+  return devices;
+}
+
+int Client::async_fd() const { return state_->session()->async_pipe().fd(); }
+
+absl::StatusOr<AsyncEvent> Client::GetAsyncEvent(absl::Duration timeout) {
+  const std::shared_ptr<sdk::Session> session = state_->session();
+  shm::AsyncEvent event{};
+  const sdk::PipeResult result =
+      session->async_pipe().Read(&event, sizeof(event), sdk::Deadline::After(timeout));
+  if (result == sdk::PipeResult::kRecord) return AsyncEvent{event.type, event.handle};
+  if (result != sdk::PipeResult::kHangup) return sdk::PipeStatus(result, "get_async_event");
+  session->MarkDead();
+  if (session->TakeFatalEvent()) return AsyncEvent{kAsyncDeviceFatal, 0};
+  return session->DeadError();
+}
+
+}  // namespace rdmad

@@ -1,0 +1,518 @@
+#include "client/sdk/endpoint_state.h"
+
+#include <arpa/inet.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/sdk/pipe_status.h"
+#include "client/sdk/pool_mapping.h"
+#include "client/sdk/status_macros.h"
+
+namespace rdmad::sdk {
+namespace {
+
+constexpr size_t kPollBatch = 16;
+// Between two looks at the queues, a polling thread spins this often before it lets others run.
+constexpr int kSpinsBeforeYield = 32;
+// How long after the flush the reason for it may take.
+constexpr absl::Duration kReasonTimeout = absl::Milliseconds(500);
+
+inline void CpuRelax() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+absl::Status ClosedByPeer() {
+  return StatusWithErrno(absl::StatusCode::kOutOfRange, ENOTCONN, "connection closed by the peer");
+}
+
+}  // namespace
+
+EndpointState::EndpointState(const std::shared_ptr<Session>& session, std::unique_ptr<CmId> id,
+                             const EndpointOptions& options)
+    : session_(session), options_(options), id_(std::move(id)) {
+  HubMember* member = this;
+  id_->set_context(member);
+}
+
+absl::StatusOr<std::shared_ptr<EndpointState>> EndpointState::Create(const std::shared_ptr<Session>& session,
+                                                                     std::unique_ptr<CmId> id,
+                                                                     const EndpointOptions& options) {
+  if (options.send_depth == 0 || options.recv_depth == 0 || options.max_recv_bytes == 0) {
+    return absl::InvalidArgumentError("endpoint: send_depth, recv_depth and max_recv_bytes must not be 0");
+  }
+  std::shared_ptr<EndpointState> state(new EndpointState(session, std::move(id), options));
+  SDK_RETURN_IF_ERROR(state->Prepare());
+  return state;
+}
+
+absl::Status EndpointState::Prepare() {
+  hub_ = EndpointHub::Of(session_);
+  const std::optional<uint32_t> device = id_->device_index();
+  if (!device.has_value()) return absl::FailedPreconditionError("endpoint: the id is bound to no device");
+  SDK_ASSIGN_OR_RETURN(pd_, session_->DefaultPd(*device));
+  if (options_.wait == WaitStyle::kBlocking) {
+    SDK_ASSIGN_OR_RETURN(channel_, CompletionChannelState::Create(session_));
+    channel_->pipe().SetInternal();
+  }
+  SDK_ASSIGN_OR_RETURN(send_cq_,
+                       CompletionQueueState::Create(session_, *device, options_.send_depth, channel_, nullptr));
+  SDK_ASSIGN_OR_RETURN(recv_cq_,
+                       CompletionQueueState::Create(session_, *device, options_.recv_depth, channel_, nullptr));
+  QpInit init;
+  init.send_cq = CompletionQueue(send_cq_);
+  init.recv_cq = CompletionQueue(recv_cq_);
+  init.cap.max_send_wr = options_.send_depth;
+  init.cap.max_recv_wr = options_.recv_depth;
+  init.cap.max_inline_bytes = options_.max_inline_bytes;
+  const ProtectionDomain pd(pd_);
+  SDK_RETURN_IF_ERROR(id_->CreateQp(&pd, init));
+  qp_ = id_->qp().state();
+
+  send_slots_.resize(options_.send_depth);
+  for (uint32_t slot = options_.send_depth; slot-- > 0;) free_slots_.push_back(slot);
+  recv_slots_.resize(options_.recv_depth);
+  for (uint32_t slot = options_.recv_depth; slot-- > 0;) empty_recv_slots_.push_back(slot);
+  const std::lock_guard lock(mutex_);
+  return FillReceives();
+}
+
+EndpointState::~EndpointState() {
+  Close(Deadline::After(absl::Seconds(5))).IgnoreError();
+  // Blocks until no OnCmEvent can come any more.
+  id_ = nullptr;
+  if (hub_channel_ != nullptr) hub_->Leave(hub_channel_);
+}
+
+absl::Status EndpointState::OnEstablished(const CmEvent& event) {
+  // Of the peer's accept; the accepting side has it from the request.
+  if (peer_private_data_.empty()) peer_private_data_ = event.param().private_data;
+  SDK_ASSIGN_OR_RETURN(hub_channel_, hub_->Adopt(*id_));
+  return absl::OkStatus();
+}
+
+void EndpointState::OnCmEvent(const CmEvent& event) noexcept {
+  if (event.type() == CmEventType::kDisconnected) peer_closed_.store(true, std::memory_order_release);
+  if (event.type() == CmEventType::kDeviceRemoval) device_removed_.store(true, std::memory_order_release);
+}
+
+// ---- completions ----
+
+bool EndpointState::Process() {
+  std::array<Wc, kPollBatch> wcs;
+  bool progress = false;
+  size_t count;
+  do {
+    count = recv_cq_->Poll(wcs);
+    for (size_t i = 0; i < count; ++i) OnRecvCompletion(wcs[i]);
+    progress |= count != 0;
+  } while (count == wcs.size());
+  do {
+    count = send_cq_->Poll(wcs);
+    for (size_t i = 0; i < count; ++i) OnSendCompletion(wcs[i]);
+    progress |= count != 0;
+  } while (count == wcs.size());
+  // In batches, so that a stream of messages does not cost one doorbell each.
+  // Not while the application leaves messages lying about: then the sender waits.
+  if (!flushed_ && !empty_recv_slots_.empty() && empty_recv_slots_.size() * 4 >= recv_slots_.size() &&
+      received_.size() < recv_slots_.size()) {
+    // Out of memory for now: it is tried again as long as any receive is posted.
+    if (absl::Status filled = FillReceives(); !filled.ok() && empty_recv_slots_.size() == recv_slots_.size()) {
+      Fail(std::move(filled));
+    }
+  }
+  if (progress) {
+    ++progress_count_;
+    if (followers_ != 0) progress_.notify_all();
+  }
+  return progress;
+}
+
+void EndpointState::OnRecvCompletion(const Wc& wc) {
+  const uint32_t slot = static_cast<uint32_t>(wc.wr_id);
+  Buffer buffer = std::move(recv_slots_[slot]);
+  empty_recv_slots_.push_back(slot);
+  if (wc.status == WcStatus::kSuccess) {
+    buffer.resize(wc.opcode == WcOpcode::kRecvRdmaWithImm ? 0 : wc.byte_len);
+    if ((wc.flags & kWcWithImm) != 0) buffer.set_imm(ntohl(wc.imm_be));
+    received_.push_back(std::move(buffer));
+    return;
+  }
+  if (wc.status != WcStatus::kWrFlushErr) {
+    Fail(absl::Status(WcStatusToStatus(wc.status).code(), absl::StrCat("receive: ", WcStatusString(wc.status),
+                                                                       ": max_recv_bytes=", options_.max_recv_bytes)));
+  }
+  flushed_ = true;
+}
+
+void EndpointState::OnSendCompletion(const Wc& wc) {
+  const uint32_t slot = static_cast<uint32_t>(wc.wr_id);
+  if (wc.status != WcStatus::kSuccess) {
+    if (wc.status != WcStatus::kWrFlushErr) {
+      const absl::Status status = WcStatusToStatus(wc.status);
+      Fail(StatusWithErrno(status.code(), StatusToErrno(status),
+                           absl::StrCat(send_slots_[slot].what, ": peer=", id_->peer_addr().ToString(), ": ",
+                                        std::string(status.message()))));
+    }
+    flushed_ = true;
+  } else {
+    ++succeeded_operations_;
+  }
+  send_slots_[slot].buffer.Release();
+  free_slots_.push_back(slot);
+}
+
+void EndpointState::Fail(absl::Status status) {
+  if (error_.ok()) error_ = std::move(status);
+  flushed_ = true;
+}
+
+absl::Status EndpointState::Ended() {
+  if (!error_.ok()) return error_;
+  if (closed_) return absl::FailedPreconditionError("the endpoint was closed");
+  if (!session_->alive()) return session_->DeadError();
+  if (!flushed_) return absl::OkStatus();
+  // The flush may be seen a moment before its reason.
+  if (hub_channel_ != nullptr) {
+    const Deadline deadline = Deadline::After(kReasonTimeout);
+    do {
+      hub_->Dispatch(hub_channel_, deadline);
+    } while (!peer_closed_.load(std::memory_order_acquire) && !device_removed_.load(std::memory_order_acquire) &&
+             session_->alive() && !deadline.Passed());
+  }
+  if (!session_->alive()) return session_->DeadError();
+  if (device_removed_.load(std::memory_order_acquire)) {
+    error_ = absl::UnavailableError("the device was removed");
+  } else if (peer_closed_.load(std::memory_order_acquire)) {
+    // The answer that ends the connection for the peer, too.
+    id_->Disconnect().IgnoreError();
+    error_ = ClosedByPeer();
+  } else {
+    error_ = absl::AbortedError(absl::StrCat("connection lost: local=", id_->local_addr().ToString(),
+                                             " peer=", id_->peer_addr().ToString(), ": the QP went into error"));
+  }
+  return error_;
+}
+
+absl::Status EndpointState::FillReceives() {
+  std::array<RecvWr, kPollBatch> wrs;
+  std::array<Sge, kPollBatch> sges;
+  while (!empty_recv_slots_.empty()) {
+    size_t count = 0;
+    absl::Status status;
+    while (count < wrs.size() && !empty_recv_slots_.empty()) {
+      absl::StatusOr<Buffer> buffer = hub_->AllocateReceive(options_.max_recv_bytes);
+      if (!buffer.ok()) {
+        status = buffer.status();
+        break;
+      }
+      absl::StatusOr<uint32_t> lkey = LkeyOf(*buffer);
+      if (!lkey.ok()) {
+        status = lkey.status();
+        break;
+      }
+      const uint32_t slot = empty_recv_slots_.back();
+      empty_recv_slots_.pop_back();
+      sges[count] = {reinterpret_cast<uintptr_t>(buffer->data()), options_.max_recv_bytes, *lkey};
+      wrs[count] = {slot, {&sges[count], 1}};
+      recv_slots_[slot] = std::move(buffer).value();
+      ++count;
+    }
+    size_t posted = 0;
+    const absl::Status post = qp_->PostRecv({wrs.data(), count}, &posted);
+    for (size_t i = posted; i < count; ++i) {
+      recv_slots_[wrs[i].wr_id].Release();
+      empty_recv_slots_.push_back(static_cast<uint32_t>(wrs[i].wr_id));
+    }
+    SDK_RETURN_IF_ERROR(post);
+    SDK_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+// ---- waiting ----
+
+absl::Status EndpointState::WaitForProgress(std::unique_lock<std::mutex>& lock, CompletionQueueState& cq,
+                                            Deadline deadline) {
+  if (channel_ == nullptr) {
+    for (int spin = 0; spin < kSpinsBeforeYield; ++spin) {
+      if (Process()) return absl::OkStatus();
+      CpuRelax();
+    }
+    lock.unlock();
+    ::sched_yield();
+    lock.lock();
+    if (!deadline.infinite() && deadline.Passed()) return absl::DeadlineExceededError("endpoint: nothing in time");
+    return absl::OkStatus();
+  }
+  cq.Arm(false);
+  if (Process() || !session_->alive()) return absl::OkStatus();  // the caller finds out
+  if (someone_sleeps_) {
+    const uint64_t seen = progress_count_;
+    ++followers_;
+    const auto moved = [&] { return progress_count_ != seen || !someone_sleeps_; };
+    bool in_time = true;
+    if (deadline.infinite()) {
+      progress_.wait(lock, moved);
+    } else {
+      in_time = progress_.wait_for(lock, absl::ToChronoNanoseconds(deadline.Left()), moved);
+    }
+    --followers_;
+    return in_time ? absl::OkStatus() : absl::DeadlineExceededError("endpoint: nothing in time");
+  }
+  someone_sleeps_ = true;
+  lock.unlock();
+  shm::CompletionEvent event;
+  const PipeResult result = channel_->pipe().Read(&event, sizeof(event), deadline);
+  lock.lock();
+  someone_sleeps_ = false;
+  if (followers_ != 0) progress_.notify_all();  // one of them sleeps next
+  if (result == PipeResult::kHangup) {
+    session_->MarkDead();
+    return absl::OkStatus();
+  }
+  return result == PipeResult::kRecord ? absl::OkStatus() : PipeStatus(result, "endpoint");
+}
+
+bool EndpointState::Arm(bool receives, bool sends) {
+  const std::lock_guard lock(mutex_);
+  if (channel_ == nullptr) return false;
+  // What woke the caller last has served its purpose.
+  shm::CompletionEvent event;
+  PipeResult result;
+  do {
+    result = channel_->pipe().TryRead(&event, sizeof(event));
+  } while (result == PipeResult::kRecord);
+  if (result == PipeResult::kHangup) session_->MarkDead();
+  if (receives) recv_cq_->Arm(false);
+  if (sends) send_cq_->Arm(false);
+  if (Process() || flushed_ || !session_->alive()) return false;
+  return !receives || received_.empty();
+}
+
+// ---- sending ----
+
+absl::StatusOr<uint32_t> EndpointState::LkeyOf(const Buffer& buffer) {
+  PoolMapping* pool = buffer.mapping().get();
+  if (pool == nullptr) return absl::InvalidArgumentError("endpoint: an empty Buffer");
+  if (pool == last_pool_ && pool->handle() == last_pool_handle_) return last_lkey_;
+  if (pool->session() != session_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("endpoint: the buffer is of session ", pool->session()->id(), ", the endpoint of session ",
+                     session_->id(), "; was the daemon restarted? allocate the buffer anew"));
+  }
+  SDK_ASSIGN_OR_RETURN(const std::shared_ptr<Registration> cover, pd_->Cover(*pool));
+  last_pool_ = pool;
+  last_pool_handle_ = pool->handle();
+  last_lkey_ = cover->lkey();
+  return last_lkey_;
+}
+
+absl::Status EndpointState::PostOne(const SendWr& wr, const char* what) {
+  const uint32_t slot = free_slots_.back();
+  SendWr numbered = wr;
+  numbered.wr_id = slot;
+  SDK_RETURN_IF_ERROR(qp_->PostSend({&numbered, 1}, nullptr));
+  free_slots_.pop_back();
+  send_slots_[slot].what = what;
+  ++started_operations_;
+  return absl::OkStatus();
+}
+
+absl::Status EndpointState::PostBuffer(Buffer& buffer, std::optional<uint32_t> imm) {
+  if (buffer.size() > UINT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("send: bytes=", buffer.size(), " limit=", UINT32_MAX));
+  }
+  Sge sge{reinterpret_cast<uintptr_t>(buffer.data()), static_cast<uint32_t>(buffer.size()), 0};
+  SendWr wr;
+  wr.opcode = imm.has_value() ? WrOpcode::kSendWithImm : WrOpcode::kSend;
+  wr.imm_be = htonl(imm.value_or(0));
+  if (!buffer.empty()) wr.sges = {&sge, 1};
+  if (buffer.size() <= qp_->cap().max_inline_bytes) {
+    wr.flags |= kSendInline;
+    SDK_RETURN_IF_ERROR(PostOne(wr, "send"));
+    buffer.Release();
+    return absl::OkStatus();
+  }
+  SDK_ASSIGN_OR_RETURN(sge.lkey, LkeyOf(buffer));
+  const uint32_t slot = free_slots_.back();
+  SDK_RETURN_IF_ERROR(PostOne(wr, "send"));
+  send_slots_[slot].buffer = std::move(buffer);
+  return absl::OkStatus();
+}
+
+absl::Status EndpointState::WaitForSlot(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+  // What is done is given back early, so that a sender who never waits does not hold on to its buffers.
+  if (free_slots_.size() * 2 <= send_slots_.size()) Process();
+  while (true) {
+    SDK_RETURN_IF_ERROR(Ended());
+    if (HasFreeSlot()) return absl::OkStatus();
+    if (!Process()) SDK_RETURN_IF_ERROR(WaitForProgress(lock, *send_cq_, deadline));
+  }
+}
+
+absl::Status EndpointState::Send(Buffer buffer, std::optional<uint32_t> imm, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  SDK_RETURN_IF_ERROR(WaitForSlot(lock, deadline));
+  return PostBuffer(buffer, imm);
+}
+
+absl::StatusOr<bool> EndpointState::TrySend(Buffer& buffer, std::optional<uint32_t> imm) {
+  const std::lock_guard lock(mutex_);
+  if (free_slots_.size() * 2 <= send_slots_.size()) Process();
+  SDK_RETURN_IF_ERROR(Ended());
+  if (!HasFreeSlot()) return false;
+  SDK_RETURN_IF_ERROR(PostBuffer(buffer, imm));
+  return true;
+}
+
+absl::Status EndpointState::SendCopy(std::span<const std::byte> bytes, Deadline deadline) {
+  if (bytes.size() > qp_->cap().max_inline_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("send: bytes=", bytes.size(), " max_inline_bytes=", qp_->cap().max_inline_bytes,
+                     ": too long to be copied; send a Buffer"));
+  }
+  std::unique_lock lock(mutex_);
+  SDK_RETURN_IF_ERROR(WaitForSlot(lock, deadline));
+  const Sge sge{reinterpret_cast<uintptr_t>(bytes.data()), static_cast<uint32_t>(bytes.size()), 0};
+  SendWr wr;
+  wr.flags |= kSendInline;
+  if (!bytes.empty()) wr.sges = {&sge, 1};
+  return PostOne(wr, "send");
+}
+
+absl::StatusOr<uint64_t> EndpointState::PostOneSided(const OneSided& request) {
+  const Buffer& local = *request.local;
+  const RemoteBuffer& remote = request.remote;
+  if (request.offset_bytes > remote.length_bytes || remote.length_bytes - request.offset_bytes < local.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("remote buffer: offset_bytes=", request.offset_bytes, " bytes=",
+                                                   local.size(), " length_bytes=", remote.length_bytes));
+  }
+  if (local.size() > UINT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("one-sided: bytes=", local.size(), " limit=", UINT32_MAX));
+  }
+  Sge sge{reinterpret_cast<uintptr_t>(local.data()), static_cast<uint32_t>(local.size()), 0};
+  SDK_ASSIGN_OR_RETURN(sge.lkey, LkeyOf(local));
+  SendWr wr;
+  wr.opcode = request.imm.has_value() ? WrOpcode::kRdmaWriteWithImm : request.opcode;
+  wr.imm_be = htonl(request.imm.value_or(0));
+  if (!local.empty()) wr.sges = {&sge, 1};
+  wr.remote_addr = remote.addr + request.offset_bytes;
+  wr.rkey = remote.rkey;
+  SDK_RETURN_IF_ERROR(PostOne(wr, request.opcode == WrOpcode::kRdmaRead ? "read" : "write"));
+  return started_operations_;
+}
+
+absl::StatusOr<uint64_t> EndpointState::StartOneSided(const OneSided& request) {
+  std::unique_lock lock(mutex_);
+  SDK_RETURN_IF_ERROR(WaitForSlot(lock, Deadline::Infinite()));
+  return PostOneSided(request);
+}
+
+absl::StatusOr<std::optional<uint64_t>> EndpointState::TryStartOneSided(const OneSided& request) {
+  const std::lock_guard lock(mutex_);
+  if (free_slots_.size() * 2 <= send_slots_.size()) Process();
+  SDK_RETURN_IF_ERROR(Ended());
+  if (!HasFreeSlot()) return std::optional<uint64_t>();
+  SDK_ASSIGN_OR_RETURN(const uint64_t operation, PostOneSided(request));
+  return std::optional<uint64_t>(operation);
+}
+
+absl::StatusOr<bool> EndpointState::TryDone(uint64_t operation) {
+  const std::lock_guard lock(mutex_);
+  if (succeeded_operations_ < operation) Process();
+  if (succeeded_operations_ >= operation) return true;
+  SDK_RETURN_IF_ERROR(Ended());
+  return false;
+}
+
+absl::Status EndpointState::WaitFor(uint64_t operation, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (succeeded_operations_ >= operation) return absl::OkStatus();
+    if (Process()) continue;
+    SDK_RETURN_IF_ERROR(Ended());
+    SDK_RETURN_IF_ERROR(WaitForProgress(lock, *send_cq_, deadline));
+  }
+}
+
+absl::Status EndpointState::Flush(Deadline deadline) {
+  uint64_t operation;
+  {
+    const std::lock_guard lock(mutex_);
+    operation = started_operations_;
+  }
+  return WaitFor(operation, deadline);
+}
+
+absl::StatusOr<bool> EndpointState::TryFlush() {
+  const std::lock_guard lock(mutex_);
+  if (!AllDone()) Process();
+  if (succeeded_operations_ == started_operations_) return true;
+  SDK_RETURN_IF_ERROR(Ended());
+  return false;
+}
+
+// ---- receiving ----
+
+absl::StatusOr<std::optional<Buffer>> EndpointState::TryReceive() {
+  const std::lock_guard lock(mutex_);
+  if (received_.empty()) Process();
+  if (!received_.empty()) {
+    Buffer buffer = std::move(received_.front());
+    received_.pop_front();
+    return std::optional<Buffer>(std::move(buffer));
+  }
+  SDK_RETURN_IF_ERROR(Ended());
+  return std::optional<Buffer>();
+}
+
+absl::StatusOr<Buffer> EndpointState::Receive(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (received_.empty()) Process();
+    if (!received_.empty()) {
+      Buffer buffer = std::move(received_.front());
+      received_.pop_front();
+      return buffer;
+    }
+    SDK_RETURN_IF_ERROR(Ended());
+    SDK_RETURN_IF_ERROR(WaitForProgress(lock, *recv_cq_, deadline));
+  }
+}
+
+// ---- the rest ----
+
+absl::StatusOr<MemoryRegion> EndpointState::Share(const Buffer& buffer, uint32_t access) {
+  if (!buffer) return absl::InvalidArgumentError("share: an empty Buffer");
+  if ((access & (kAccessRemoteWrite | kAccessRemoteAtomic)) != 0) access |= kAccessLocalWrite;
+  return RegExact(pd_, buffer.data(), buffer.size(), access, "share");
+}
+
+absl::Status EndpointState::Close(Deadline deadline) {
+  absl::Status flushed;
+  bool connected = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return absl::OkStatus();
+    connected = hub_channel_ != nullptr && error_.ok() && !flushed_ && session_->alive();
+  }
+  if (connected) flushed = Flush(deadline);
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return absl::OkStatus();
+  }
+  if (hub_channel_ != nullptr && session_->alive()) id_->Disconnect().IgnoreError();
+  const std::lock_guard lock(mutex_);
+  ++progress_count_;
+  progress_.notify_all();
+  // A peer that closed first is no failure of ours: what was queued, it did not want.
+  return absl::IsOutOfRange(flushed) ? absl::OkStatus() : flushed;
+}
+
+}  // namespace rdmad::sdk

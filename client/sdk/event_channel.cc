@@ -1,0 +1,277 @@
+#include "client/sdk/event_channel.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/sdk/pipe_status.h"
+#include "client/sdk/queue_pair.h"
+#include "client/sdk/status_macros.h"
+
+namespace rdmad::sdk {
+namespace {
+
+constexpr size_t kPeekAll = 1024;  // more records than a pipe holds
+constexpr uint32_t kConnectRequest = static_cast<uint32_t>(CmEventType::kConnectRequest);
+
+uint64_t OwnerHandle(const shm::CmEvent& event) noexcept {
+  return event.type == kConnectRequest ? event.listen_handle : event.id_handle;
+}
+
+ConnParam ParamOf(const shm::CmEvent& event) {
+  ConnParam param;
+  const size_t bytes = std::min<size_t>(event.private_data_bytes, sizeof(event.private_data));
+  param.private_data.assign(event.private_data, event.private_data + bytes);
+  param.responder_resources = event.responder_resources;
+  param.initiator_depth = event.initiator_depth;
+  param.flow_control = event.flow_control;
+  param.retry_count = event.retry_count;
+  param.rnr_retry_count = event.rnr_retry_count;
+  param.srq = event.srq != 0;
+  param.qpn = event.qpn;
+  param.qkey = event.qkey;
+  return param;
+}
+
+}  // namespace
+
+Address FromShm(const shm::SocketAddress& address) noexcept {
+  Address out;
+  out.family = static_cast<uint8_t>(address.family);
+  out.port = address.port;
+  out.scope_id = address.scope_id;
+  std::copy(std::begin(address.addr), std::end(address.addr), out.bytes.begin());
+  return out;
+}
+
+Address FromProto(const v1::SocketAddress& address) noexcept {
+  Address out;
+  out.family = static_cast<uint8_t>(address.family());
+  out.port = static_cast<uint16_t>(address.port());
+  out.scope_id = address.scope_id();
+  std::copy_n(address.addr().begin(), std::min(address.addr().size(), out.bytes.size()), out.bytes.begin());
+  return out;
+}
+
+v1::SocketAddress ToProto(const Address& address) {
+  v1::SocketAddress out;
+  out.set_family(address.family);
+  if (address.family == 0) return out;
+  out.set_port(address.port);
+  out.set_scope_id(address.scope_id);
+  out.set_addr(address.bytes.data(), address.family == 4 ? 4 : 16);
+  return out;
+}
+
+void IdState::Learn(const shm::CmEvent& event) {
+  const std::lock_guard lock(mutex);
+  if (event.local.family != 0) local = FromShm(event.local);
+  if (event.peer.family != 0) peer = FromShm(event.peer);
+  if (event.device_index != shm::kNoDevice) device_index = event.device_index;
+  if (event.type == static_cast<uint32_t>(CmEventType::kEstablished) && qp != nullptr) qp->set_state(QpState::kRts);
+}
+
+void IdState::CountEvent() noexcept {
+  const std::lock_guard lock(mutex);
+  ++events_;
+}
+
+void IdState::AckEvent() noexcept {
+  const std::lock_guard lock(mutex);
+  ++acked_events_;
+  acked_.notify_all();
+}
+
+void IdState::WaitForAcks() {
+  std::unique_lock lock(mutex);
+  acked_.wait(lock, [this] { return events_ == acked_events_; });
+  events_ = 0;
+  acked_events_ = 0;
+}
+
+uint32_t IdState::events() const noexcept {
+  const std::lock_guard lock(mutex);
+  return events_;
+}
+
+EventChannelState::EventChannelState(std::shared_ptr<Session> session, uint64_t handle, UniqueFd fd) noexcept
+    : session_(std::move(session)), handle_(handle), pipe_(std::move(fd)) {}
+
+absl::StatusOr<std::shared_ptr<EventChannelState>> EventChannelState::Create(const std::shared_ptr<Session>& session) {
+  SDK_ASSIGN_OR_RETURN(const v1::CreateEventChannelReply reply, session->Call(rpc::kCreateEventChannel, {}));
+  absl::StatusOr<UniqueFd> fd = session->TakeDescriptor(reply.descriptor_tag(), v1::DESCRIPTOR_KIND_EVENT_CHANNEL);
+  if (!fd.ok()) {
+    v1::DestroyEventChannelRequest request;
+    request.set_channel(reply.channel());
+    session->Release(rpc::kDestroyEventChannel, request).IgnoreError();
+    return fd.status();
+  }
+  return std::make_shared<EventChannelState>(session, reply.channel(), std::move(fd).value());
+}
+
+EventChannelState::~EventChannelState() {
+  v1::DestroyEventChannelRequest request;
+  request.set_channel(handle_);
+  session_->Release(rpc::kDestroyEventChannel, request).IgnoreError();
+}
+
+void EventChannelState::AddId(const std::shared_ptr<IdState>& id, uint32_t generation) {
+  const std::lock_guard lock(mutex_);
+  ids_.insert_or_assign(id->handle, Entry{id, generation, false});
+}
+
+std::vector<shm::CmEvent> EventChannelState::RemoveId(const IdState& id, uint32_t reported) {
+  std::vector<shm::CmEvent> unread;
+  std::shared_ptr<IdState> last;  // destroyed after the lock
+  const std::lock_guard lock(mutex_);
+  const auto entry = ids_.find(id.handle);
+  if (entry == ids_.end()) return unread;
+  const uint32_t generation = entry->second.generation;
+  const auto is_of_id = [&](const shm::CmEvent& event) {
+    return OwnerHandle(event) == id.handle && event.generation >= generation;
+  };
+  std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(unread), is_of_id);
+  std::erase_if(pending_, is_of_id);
+  if (reported != id.events()) {
+    for (const shm::CmEvent& event : Peek(kPeekAll)) {
+      if (is_of_id(event)) unread.push_back(event);
+    }
+    maybe_stale_ = true;
+  }
+  last = std::move(entry->second.id);
+  ids_.erase(entry);
+  if (maybe_stale_) DropStaleFront();
+  return unread;
+}
+
+void EventChannelState::AddPending(const std::vector<shm::CmEvent>& events) {
+  const std::lock_guard lock(mutex_);
+  pending_.insert(pending_.end(), events.begin(), events.end());
+}
+
+bool EventChannelState::HasPending() const {
+  const std::lock_guard lock(mutex_);
+  return !pending_.empty();
+}
+
+EventChannelState::Entry* EventChannelState::FindEntry(const shm::CmEvent& event) {
+  const auto found = ids_.find(OwnerHandle(event));
+  if (found == ids_.end() || event.generation < found->second.generation) return nullptr;
+  return &found->second;
+}
+
+EventChannelState::Found EventChannelState::Deliver(const shm::CmEvent& event) {
+  const Entry* entry = FindEntry(event);
+  if (entry == nullptr) return {nullptr, event.type == kConnectRequest ? event.id_handle : 0};
+  auto record = std::make_unique<EventRecord>();
+  record->raw = event;
+  record->param = ParamOf(event);
+  record->id = entry->id;
+  record->id->CountEvent();
+  if (event.type == kConnectRequest) {
+    record->new_id = std::make_shared<IdState>(session_, event.id_handle, entry->id->port_space);
+    record->new_id->channel = shared_from_this();
+    record->new_id->Learn(event);
+    ids_.insert_or_assign(event.id_handle, Entry{record->new_id, 0, false});
+  } else {
+    record->id->Learn(event);
+  }
+  return {std::move(record), 0};
+}
+
+std::unique_ptr<EventRecord> EventChannelState::NextRemoval() {
+  for (auto& [handle, entry] : ids_) {
+    if (entry.removal_reported) continue;
+    entry.removal_reported = true;
+    auto record = std::make_unique<EventRecord>();
+    record->raw = {};
+    record->raw.type = static_cast<uint32_t>(CmEventType::kDeviceRemoval);
+    record->raw.status = -ENODEV;
+    record->raw.id_handle = handle;
+    record->raw.device_index = shm::kNoDevice;
+    record->id = entry.id;
+    record->id->CountEvent();
+    return record;
+  }
+  return nullptr;
+}
+
+PipeResult EventChannelState::TryGet(Found* found) {
+  const std::lock_guard lock(mutex_);
+  if (!pending_.empty()) {
+    const shm::CmEvent event = pending_.front();
+    pending_.pop_front();
+    *found = Deliver(event);
+    return PipeResult::kRecord;
+  }
+  shm::CmEvent event{};
+  const PipeResult result = pipe_.TryRead(&event, sizeof(event));
+  if (result == PipeResult::kRecord) {
+    *found = Deliver(event);
+    if (maybe_stale_) DropStaleFront();
+  } else if (result == PipeResult::kHangup) {
+    session_->MarkDead();
+    found->record = NextRemoval();
+    if (found->record != nullptr) return PipeResult::kRecord;
+  }
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<EventRecord>> EventChannelState::GetEvent(Deadline deadline) {
+  while (true) {
+    Found found;
+    const PipeResult result = TryGet(&found);
+    if (found.orphan != 0) DestroyOrphan(found.orphan);
+    if (found.record != nullptr) return std::move(found.record);
+    if (result == PipeResult::kRecord) continue;
+    if (result == PipeResult::kHangup) return session_->DeadError();
+    if (result == PipeResult::kError) return PipeStatus(result, "get_cm_event");
+    const PipeResult waited = pipe_.WaitFor(deadline);
+    if (waited != PipeResult::kRecord) return PipeStatus(waited, "get_cm_event");
+  }
+}
+
+std::vector<shm::CmEvent> EventChannelState::Peek(size_t max_records) {
+  std::vector<shm::CmEvent> events;
+  if (!peek_in_.valid()) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return events;
+    peek_out_.Reset(ends[0]);
+    peek_in_.Reset(ends[1]);
+  }
+  const ssize_t copied =
+      ::tee(pipe_.fd(), peek_in_.get(), max_records * sizeof(shm::CmEvent), SPLICE_F_NONBLOCK);
+  for (ssize_t left = copied; left > 0;) {
+    shm::CmEvent event;
+    const ssize_t count = ::read(peek_out_.get(), &event, sizeof(event));
+    if (count != static_cast<ssize_t>(sizeof(event))) break;
+    events.push_back(event);
+    left -= count;
+  }
+  return events;
+}
+
+void EventChannelState::DropStaleFront() {
+  while (true) {
+    const std::vector<shm::CmEvent> front = Peek(1);
+    if (front.empty()) {
+      maybe_stale_ = false;  // nothing is left at all
+      return;
+    }
+    if (FindEntry(front[0]) != nullptr) return;
+    shm::CmEvent stale;
+    if (pipe_.TryRead(&stale, sizeof(stale)) != PipeResult::kRecord) return;
+  }
+}
+
+void EventChannelState::DestroyOrphan(uint64_t handle) {
+  v1::DestroyIdRequest request;
+  request.set_id(handle);
+  session_->Release(rpc::kDestroyId, request).IgnoreError();
+}
+
+}  // namespace rdmad::sdk

@@ -1,0 +1,62 @@
+#include "client/sdk/qp_attr.h"
+
+#include <algorithm>
+#include <string>
+
+namespace rdmad::sdk {
+
+v1::QpAttr ToProto(const QpAttr& attr) {
+  v1::QpAttr proto;
+  proto.set_qp_state(static_cast<uint32_t>(attr.state));
+  proto.set_cur_qp_state(static_cast<uint32_t>(attr.current_state));
+  proto.set_path_mtu(static_cast<uint32_t>(attr.path_mtu));
+  proto.set_qkey(attr.qkey);
+  proto.set_rq_psn(attr.rq_psn);
+  proto.set_sq_psn(attr.sq_psn);
+  proto.set_dest_qpn(attr.dest_qpn);
+  proto.set_access_flags(attr.access_flags);
+  v1::AddressHandleAttr* ah = proto.mutable_ah();
+  ah->set_dest_gid(std::string(attr.ah.dest_gid.begin(), attr.ah.dest_gid.end()));
+  ah->set_sgid_index(attr.ah.sgid_index);
+  ah->set_flow_label(attr.ah.flow_label);
+  ah->set_hop_limit(attr.ah.hop_limit);
+  ah->set_traffic_class(attr.ah.traffic_class);
+  proto.set_pkey_index(attr.pkey_index);
+  proto.set_max_rd_atomic(attr.max_rd_atomic);
+  proto.set_max_dest_rd_atomic(attr.max_dest_rd_atomic);
+  proto.set_min_rnr_timer(attr.min_rnr_timer);
+  proto.set_port_num(attr.port_num);
+  proto.set_timeout(attr.timeout);
+  proto.set_retry_count(attr.retry_count);
+  proto.set_rnr_retry(attr.rnr_retry);
+  return proto;
+}
+
+QpAttr FromProto(const v1::QpAttr& proto) {
+  QpAttr attr;
+  attr.state = static_cast<QpState>(proto.qp_state());
+  attr.current_state = static_cast<QpState>(proto.cur_qp_state());
+  attr.path_mtu = static_cast<Mtu>(proto.path_mtu());
+  attr.qkey = proto.qkey();
+  attr.rq_psn = proto.rq_psn();
+  attr.sq_psn = proto.sq_psn();
+  attr.dest_qpn = proto.dest_qpn();
+  attr.access_flags = proto.access_flags();
+  const std::string& gid = proto.ah().dest_gid();
+  std::copy_n(gid.begin(), std::min(gid.size(), attr.ah.dest_gid.size()), attr.ah.dest_gid.begin());
+  attr.ah.sgid_index = proto.ah().sgid_index();
+  attr.ah.flow_label = proto.ah().flow_label();
+  attr.ah.hop_limit = static_cast<uint8_t>(proto.ah().hop_limit());
+  attr.ah.traffic_class = static_cast<uint8_t>(proto.ah().traffic_class());
+  attr.pkey_index = static_cast<uint16_t>(proto.pkey_index());
+  attr.max_rd_atomic = static_cast<uint8_t>(proto.max_rd_atomic());
+  attr.max_dest_rd_atomic = static_cast<uint8_t>(proto.max_dest_rd_atomic());
+  attr.min_rnr_timer = static_cast<uint8_t>(proto.min_rnr_timer());
+  attr.port_num = static_cast<uint8_t>(proto.port_num());
+  attr.timeout = static_cast<uint8_t>(proto.timeout());
+  attr.retry_count = static_cast<uint8_t>(proto.retry_count());
+  attr.rnr_retry = static_cast<uint8_t>(proto.rnr_retry());
+  return attr;
+}
+
+}  // namespace rdmad::sdk
