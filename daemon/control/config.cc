@@ -1,0 +1,197 @@
+#include "daemon/control/config.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/control/config_reader.h"
+
+namespace rdmad::control {
+namespace {
+
+constexpr std::array<const char*, 6> kLogLevels = {"trace", "debug", "info",
+                                                   "warn",  "error", "off"};
+constexpr uint64_t kMaxBytes = uint64_t{1} << 50;  // 1 PiB: more than any host, far from overflow
+constexpr size_t kMaxFileBytes = 1 << 20;
+
+std::string CheckLogLevel(const std::string& text) {
+  if (IsLogLevel(text)) return "";
+  return absl::StrCat("\"", text, "\" is no level; use trace, debug, info, warn, error or off");
+}
+
+std::string CheckRunDir(const std::string& text) {
+  if (text.empty() || text.front() == '/') return "";
+  return absl::StrCat("\"", text, "\" is not an absolute path; begin it with /");
+}
+
+std::string CheckMetricsAddress(const std::string& text) {
+  if (text == "off" || SocketAddress::Parse(text).ok()) return "";
+  return absl::StrCat(
+      "\"", text,
+      "\" is not an address with a port; write \"127.0.0.1:9464\", \"[::1]:9464\" or \"off\"");
+}
+
+std::string CheckSoftAddress(const std::string& text) {
+  absl::StatusOr<IpAddress> address = IpAddress::Parse(text);
+  if (!address.ok()) {
+    return absl::StrCat("\"", text,
+                        "\" is not an IP address of this host; write one such as \"127.0.0.2\"");
+  }
+  if (address->is_any() || address->is_multicast()) {
+    return absl::StrCat("\"", text, "\" does not name one interface; write a single host address");
+  }
+  return "";
+}
+
+std::string CheckInterface(const std::string& text) {
+  if (!text.empty() && text.size() < 16 && text.find('/') == std::string::npos) return "";
+  return absl::StrCat("\"", text, "\" is no interface name; see `ip link`");
+}
+
+std::string CheckPrincipal(const std::string& text) {
+  return text.empty() ? "an empty name; write a name or a number" : "";
+}
+
+void ReadMetrics(TableReader& root, MetricsConfig* out) {
+  std::optional<TableReader> table = root.Table("metrics");
+  if (!table) return;
+  std::string text;
+  table->Read("address", &text, CheckMetricsAddress);
+  if (text == "off") {
+    out->address.reset();
+  } else if (!text.empty()) {
+    out->address = SocketAddress::Parse(text).value();
+  }
+  table->Finish();
+}
+
+void ReadSoft(TableReader& root, SoftConfig* out) {
+  std::optional<TableReader> table = root.Table("soft");
+  if (!table) return;
+  table->Read("enabled", &out->enabled);
+  std::vector<std::string> addresses;
+  table->ReadList("addresses", false, &addresses, CheckSoftAddress);
+  for (const std::string& text : addresses)
+    out->addresses.push_back(IpAddress::Parse(text).value());
+  table->ReadList("interfaces", false, &out->interfaces, CheckInterface);
+  if (!out->enabled && !(out->addresses.empty() && out->interfaces.empty())) {
+    table->Complain(out->addresses.empty() ? "interfaces" : "addresses",
+                    "soft.enabled = false contradicts this key; remove one of them");
+  }
+  table->Finish();
+}
+
+void ReadPolicy(TableReader& root, PolicyConfig* out) {
+  std::optional<TableReader> table = root.Table("policy");
+  if (!table) return;
+  for (auto [key, list] : {std::pair{"allow_users", &out->allow_users},
+                           std::pair{"allow_groups", &out->allow_groups}}) {
+    const bool given = table->Has(key);
+    std::vector<std::string> read;
+    table->ReadList(key, true, &read, CheckPrincipal);
+    if (given) *list = std::move(read);
+  }
+  table->Finish();
+}
+
+void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits* session) {
+  if (std::optional<TableReader> table = root.Table("limits")) {
+    table->Read("max_sessions", 1, 1u << 20, &daemon->max_sessions);
+    table->Read("max_sessions_per_user", 1, 1u << 20, &daemon->max_sessions_per_user);
+    table->Read("max_total_pool_bytes", 0, kMaxBytes, &daemon->max_total_pool_bytes);
+    if (daemon->max_sessions_per_user > daemon->max_sessions) {
+      if (table->Has("max_sessions_per_user")) {
+        table->Complain(
+            "max_sessions_per_user",
+            absl::StrCat("limits.max_sessions_per_user = ", daemon->max_sessions_per_user,
+                         " is over limits.max_sessions = ", daemon->max_sessions, "; lower it"));
+      } else {
+        daemon->max_sessions_per_user = daemon->max_sessions;
+      }
+    }
+    table->Finish();
+  }
+  if (std::optional<TableReader> table = root.Table("session_limits")) {
+    constexpr uint64_t kMost = 1u << 20;
+    table->Read("max_qps", 1, 65535,
+                &session->max_qps);  // each has a doorbell: proto/shm/doorbell.h
+    table->Read("max_cqs", 1, kMost, &session->max_cqs);
+    table->Read("max_pds", 1, kMost, &session->max_pds);
+    table->Read("max_regions", 1, kMost, &session->max_regions);
+    table->Read("max_pools", 1, kMost, &session->max_pools);
+    table->Read("max_pool_bytes", 4096, kMaxBytes, &session->max_pool_bytes);
+    table->Read("max_cm_ids", 1, kMost, &session->max_cm_ids);
+    table->Read("max_channels", 1, kMost, &session->max_channels);
+    table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &session->max_arena_bytes);
+    table->Finish();
+  }
+}
+
+void ReadAll(const toml::table& tree, ConfigProblems* problems, Config* out) {
+  TableReader root(tree, "", problems);
+  root.Read("run_dir", &out->run_dir, CheckRunDir);
+  if (std::optional<TableReader> table = root.Table("log")) {
+    table->Read("level", &out->log.level, CheckLogLevel);
+    table->Finish();
+  }
+  ReadMetrics(root, &out->metrics);
+  ReadSoft(root, &out->soft);
+  if (std::optional<TableReader> table = root.Table("engine")) {
+    table->Read("spin_us", 0, 1'000'000, &out->engine.spin_us);
+    table->Finish();
+  }
+  ReadPolicy(root, &out->policy);
+  ReadLimits(root, &out->limits, &out->session);
+  root.Finish();
+}
+
+}  // namespace
+
+bool IsLogLevel(const std::string& text) {
+  for (const char* level : kLogLevels) {
+    if (text == level) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& name) {
+  ConfigProblems problems(name);
+  Config config;
+  try {
+    const toml::table tree = toml::parse(text, name);
+    ReadAll(tree, &problems, &config);
+  } catch (const toml::parse_error& error) {
+    // The file is not TOML; what stands behind the first mistake means nothing yet.
+    problems.Add(error.source(), std::string(error.description()));
+  }
+  const std::vector<std::string> lines = problems.Lines();
+  if (lines.empty()) return config;
+  std::string all;
+  for (const std::string& line : lines) absl::StrAppend(&all, all.empty() ? "" : "\n", line);
+  return absl::InvalidArgumentError(all);
+}
+
+absl::StatusOr<Config> LoadConfig(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read the configuration ", path));
+  }
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read the configuration ", path));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ":1:1: over 1 MiB; this is no configuration of rdmad"));
+  }
+  return ParseConfig(text, path);
+}
+
+}  // namespace rdmad::control

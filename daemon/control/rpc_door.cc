@@ -1,0 +1,181 @@
+#include "daemon/control/rpc_door.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/control/clock.h"
+#include "daemon/control/peer.h"
+
+namespace rdmad::control {
+namespace {
+
+constexpr int kAcceptsPerTurn = 16;
+constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+ino_t InodeOf(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcDoor>> RpcDoor::Open(boost::asio::io_context& loop,
+                                                       UniqueFd listener, const Policy* policy,
+                                                       SessionRegistry* registry,
+                                                       const CallTable* calls,
+                                                       const RpcDoorOptions& options) {
+  std::unique_ptr<RpcDoor> door(
+      new RpcDoor(loop, std::move(listener), policy, registry, calls, options));
+  RD_ASSIGN_OR_RETURN(door->server_, RpcServer::Start([raw = door.get()](RpcCall call) {
+                        auto shared = std::make_shared<RpcCall>(std::move(call));
+                        boost::asio::post(raw->loop_, [raw, shared] { raw->OnCall(shared); });
+                      }));
+  door->WatchListener();
+  return door;
+}
+
+RpcDoor::RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy* policy,
+                 SessionRegistry* registry, const CallTable* calls, const RpcDoorOptions& options)
+    : loop_(loop),
+      listener_(std::move(listener)),
+      policy_(policy),
+      registry_(registry),
+      calls_(calls),
+      options_(options),
+      accept_timer_(loop),
+      log_(20, kSecondNs) {}
+
+RpcDoor::~RpcDoor() = default;
+
+void RpcDoor::WatchListener() {
+  accept_watch_ = std::make_unique<AsioFdWatch>(loop_, listener_.get(), AsioFdWatch::For::kRead,
+                                                [this] { OnAcceptable(); });
+}
+
+void RpcDoor::StopAccepting() {
+  accept_watch_.reset();
+  accept_timer_.cancel();
+}
+
+void RpcDoor::Close(std::function<void()> done) {
+  StopAccepting();
+  // gRPC waits for calls that are still on their way to this thread, so it must wait on another.
+  registry_->RunSlowly([this] { server_->Shutdown(); }, std::move(done));
+}
+
+void RpcDoor::OnAcceptable() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) return;
+      return PauseAccepting();
+    }
+    if (Admit(socket.get())) {
+      ++counters_.connections;
+      server_->AddConnection(std::move(socket));
+    } else {
+      ++counters_.connections_refused;
+    }
+  }
+}
+
+// Out of descriptors or memory: the listener stays readable, so looking again at once would spin.
+void RpcDoor::PauseAccepting() {
+  if (log_.Allow(MonotonicNs())) {
+    Log("control").error("cannot accept on rdmad.sock: errno={}; raise the limit of open files",
+                         errno);
+  }
+  accept_watch_.reset();
+  accept_timer_.expires_after(kAcceptPause);
+  accept_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) WatchListener();
+  });
+}
+
+bool RpcDoor::Admit(int socket) {
+  absl::StatusOr<Peer> peer = PeerOf(socket);
+  if (!peer.ok()) return false;
+  const auto refuse = [&](const std::string& why) {
+    if (log_.Allow(MonotonicNs())) {
+      Log("control").warn(
+          "connection refused socket=rdmad.sock uid={} pid={} why=\"{}\" not_logged={}", peer->uid,
+          peer->pid, why, log_.suppressed());
+    }
+    return false;
+  };
+  if (absl::Status allowed = policy_->MayAttach(*peer); !allowed.ok())
+    return refuse(std::string(allowed.message()));
+
+  const auto too_many = [this, uid = peer->uid] {
+    size_t of_user = 0;
+    for (const auto& [fd, connection] : connections_) of_user += connection.uid == uid ? 1 : 0;
+    return connections_.size() >= options_.max_connections ||
+           of_user >= options_.max_connections_per_user;
+  };
+  if (too_many()) {
+    Sweep();
+    if (too_many()) return refuse("too many connections");
+  }
+  connections_[socket] = {peer->uid, peer->pid, InodeOf(socket)};
+  return true;
+}
+
+void RpcDoor::Sweep() {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    it = InodeOf(it->first) == it->second.inode ? std::next(it) : connections_.erase(it);
+  }
+}
+
+absl::StatusOr<Caller> RpcDoor::Authenticate(const RpcCall& call) {
+  session::Session* session = registry_->FindByToken(call.token);
+  const auto connection = connections_.find(call.connection);
+  const bool known = connection != connections_.end();
+  if (session == nullptr) {
+    ++counters_.calls_without_session;
+    return absl::UnauthenticatedError(
+        absl::StrCat("the call's ", kTokenMetadataKey,
+                     " names no session: it has ended, or was never attached"));
+  }
+  const session::SessionIdentity& who = session->identity();
+  if (!known || (connection->second.uid != who.uid && connection->second.uid != 0)) {
+    ++counters_.calls_of_strangers;
+    if (log_.Allow(MonotonicNs())) {
+      Log("control").warn(
+          "call denied method={} session={} session_uid={} caller_uid={} caller_pid={} "
+          "why=\"another user's token\" not_logged={}",
+          Printable(call.method), who.id, who.uid,
+          known ? absl::StrCat(connection->second.uid) : std::string("unknown"),
+          known ? connection->second.pid : 0, log_.suppressed());
+    }
+    return absl::PermissionDeniedError("the session belongs to another user");
+  }
+  return Caller{session, policy_->IsPrivileged(who.uid)};
+}
+
+void RpcDoor::OnCall(const std::shared_ptr<RpcCall>& call) {
+  ++counters_.calls;
+  const auto answer = [this, call](const absl::Status& status, const std::string& reply) {
+    if (!status.ok()) {
+      ++counters_.calls_failed;
+      Log("control").debug("call failed method={} status=\"{}\"", call->method, status.ToString());
+    }
+    call->respond(status, reply);
+  };
+  absl::StatusOr<Caller> caller = Authenticate(*call);
+  if (!caller.ok()) return answer(caller.status(), "");
+  Log("control").trace("call session={} method={}", caller->session->identity().id,
+                       Printable(call->method));
+  calls_->Invoke(call->method, *caller, call->request, answer);
+}
+
+}  // namespace rdmad::control

@@ -1,0 +1,100 @@
+// The door on rdmad.sock: who may come in, whose call it is, and what it asks.
+//
+// Connections are accepted here, so that the kernel says who connects; gRPC then serves them. A
+// call counts as its session's only if its token does and if it comes over a connection of the
+// session's own user (or root's): a token that leaked to another user is of no use to them. Calls
+// arrive on gRPC's thread, are carried out on this one, and answered when they are done.
+//
+// Thread: control. Owner: Daemon.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/control/call_table.h"
+#include "daemon/control/fd_watch.h"
+#include "daemon/control/log.h"
+#include "daemon/control/policy.h"
+#include "daemon/control/rpc_server.h"
+#include "daemon/control/session_registry.h"
+
+namespace rdmad::control {
+
+struct RpcDoorOptions {
+  size_t max_connections = 8192;
+  size_t max_connections_per_user = 2048;
+};
+
+struct RpcCounters {
+  uint64_t connections = 0;
+  uint64_t connections_refused = 0;
+  uint64_t calls = 0;
+  uint64_t calls_failed = 0;  // answered with an error
+  uint64_t calls_without_session = 0;
+  uint64_t calls_of_strangers = 0;  // with the token of another user's session
+};
+
+class RpcDoor {
+ public:
+  // `listener` is a listening SOCK_STREAM socket. All pointers outlive the door; the policy may be
+  // assigned anew.
+  static absl::StatusOr<std::unique_ptr<RpcDoor>> Open(boost::asio::io_context& loop,
+                                                       UniqueFd listener, const Policy* policy,
+                                                       SessionRegistry* registry,
+                                                       const CallTable* calls,
+                                                       const RpcDoorOptions& options = {});
+  RpcDoor(const RpcDoor&) = delete;
+  RpcDoor& operator=(const RpcDoor&) = delete;
+  ~RpcDoor();
+
+  // Takes no more connections. Calls go on.
+  void StopAccepting();
+  // Cancels what is left and ends gRPC; `done` runs on the loop. When sessions have ended, so that
+  // all calls were answered.
+  void Close(std::function<void()> done);
+
+  [[nodiscard]] const RpcCounters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Connection {
+    uid_t uid = 0;
+    pid_t pid = 0;
+    ino_t inode = 0;  // of the socket: tells whether the number is still this connection's
+  };
+
+  RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy* policy,
+          SessionRegistry* registry, const CallTable* calls, const RpcDoorOptions& options);
+  void WatchListener();
+  void OnAcceptable();
+  void PauseAccepting();
+  // Refuses by returning false.
+  bool Admit(int socket);
+  // Drops the records of connections that have ended, of which nobody tells us.
+  void Sweep();
+  void OnCall(const std::shared_ptr<RpcCall>& call);
+  absl::StatusOr<Caller> Authenticate(const RpcCall& call);
+
+  boost::asio::io_context& loop_;
+  const UniqueFd listener_;
+  const Policy* const policy_;
+  SessionRegistry* const registry_;
+  const CallTable* const calls_;
+  const RpcDoorOptions options_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<AsioFdWatch> accept_watch_;
+  boost::asio::steady_timer accept_timer_;
+  std::map<int, Connection> connections_;  // by the descriptor that gRPC has
+  RpcCounters counters_;
+  LogLimiter log_;
+};
+
+}  // namespace rdmad::control

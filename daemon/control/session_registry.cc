@@ -1,0 +1,181 @@
+#include "daemon/control/session_registry.h"
+
+#include <sys/random.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/control/fd_watch.h"
+#include "daemon/control/log.h"
+
+namespace rdmad::control {
+namespace {
+
+constexpr size_t kSlowWorkers = 2;
+
+std::string NewToken() {
+  std::string token(kTokenBytes, '\0');
+  size_t filled = 0;
+  while (filled < token.size()) {
+    const ssize_t got = getrandom(token.data() + filled, token.size() - filled, 0);
+    RD_CHECK(got > 0 || errno == EINTR, "the kernel has random bytes");
+    if (got > 0) filled += static_cast<size_t>(got);
+  }
+  return token;
+}
+
+}  // namespace
+
+SessionRegistry::SessionRegistry(boost::asio::io_context& loop,
+                                 const session::SessionEnvironment& environment,
+                                 const DaemonLimits& limits,
+                                 const session::SessionLimits& session_limits)
+    : loop_(loop),
+      environment_(environment),
+      limits_(limits),
+      session_limits_(session_limits),
+      slow_workers_(kSlowWorkers) {
+  environment_.host = this;
+}
+
+SessionRegistry::~SessionRegistry() {
+  RD_CHECK(entries_.empty(), "sessions end before their registry");
+  slow_workers_.join();
+}
+
+absl::Status SessionRegistry::CheckLimits(const session::SessionIdentity& identity) const {
+  if (stopping_) return absl::UnavailableError("rdmad is stopping");
+  if (entries_.size() >= limits_.max_sessions) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attach: limit=max_sessions value=", limits_.max_sessions,
+                     " in_use=", entries_.size(), "; raise it in rdmad.toml"));
+  }
+  uint32_t of_user = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.session->identity().uid == identity.uid) ++of_user;
+  }
+  if (of_user >= limits_.max_sessions_per_user) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attach: limit=max_sessions_per_user value=", limits_.max_sessions_per_user,
+                     " in_use=", of_user, " uid=", identity.uid, "; raise it in rdmad.toml"));
+  }
+  return absl::OkStatus();
+}
+
+void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionIdentity identity,
+                           std::function<void(absl::StatusOr<Opened>)> done) {
+  if (absl::Status within = CheckLimits(identity); !within.ok()) return done(within);
+  const uint64_t id = ++last_id_;
+  identity.id = id;
+  auto made = std::make_unique<session::Session>(environment_, std::move(identity), session_limits_,
+                                                 link.get());
+  session::Session* session = made.get();
+  Entry& entry = entries_[id];
+  entry.session = std::move(made);
+  entry.link = std::move(link);
+
+  auto opened = std::make_shared<Opened>();
+  absl::StatusOr<session::AttachGift> gift =
+      session->Open([this, id, opened, done](absl::Status status) {
+        if (!status.ok()) return done(status);
+        Entry& ready = entries_.at(id);
+        ready.token = NewToken();
+        by_token_[ready.token] = ready.session.get();
+        opened->session_id = id;
+        opened->token = ready.token;
+        const session::SessionIdentity& who = ready.session->identity();
+        Log("session").info("opened session={} pid={} uid={} name=\"{}\"", id, who.pid, who.uid,
+                            Printable(who.name));
+        done(std::move(*opened));
+      });
+  if (!gift.ok()) {
+    entries_.erase(id);
+    return done(gift.status());
+  }
+  // The engine answers by way of the loop, so `done` has not run yet.
+  opened->gift = std::move(*gift);
+}
+
+void SessionRegistry::End(const SessionLink* link, const std::string& reason) {
+  for (auto& [id, entry] : entries_) {
+    if (entry.link.get() == link) return EndEntry(entry, reason);
+  }
+}
+
+void SessionRegistry::EndEntry(Entry& entry, const std::string& reason) {
+  session::Session& session = *entry.session;
+  if (session.closing()) return;
+  const session::SessionIdentity& who = session.identity();
+  const v1::ObjectCounts counts = session.Counts();
+  Log("session").info(
+      "ending session={} pid={} uid={} name=\"{}\" reason=\"{}\" cm_ids={} qps={} cqs={} "
+      "regions={} pools={}",
+      who.id, who.pid, who.uid, Printable(who.name), reason, counts.cm_ids(), counts.qps(),
+      counts.cqs(), counts.regions(), counts.pools());
+  by_token_.erase(entry.token);
+  entry.token.clear();
+  entry.link->HangUp();
+  // Later, because it destroys the session.
+  session.Close([this, id = who.id] { boost::asio::post(loop_, [this, id] { OnClosed(id); }); });
+}
+
+void SessionRegistry::OnClosed(uint64_t id) {
+  entries_.erase(id);
+  Log("session").debug("closed session={} left={}", id, entries_.size());
+  if (stopping_ && entries_.empty() && all_closed_) std::exchange(all_closed_, nullptr)();
+}
+
+void SessionRegistry::EndAll(const std::string& reason, std::function<void()> all_closed) {
+  stopping_ = true;
+  if (entries_.empty()) return all_closed();
+  all_closed_ = std::move(all_closed);
+  for (auto& [id, entry] : entries_) EndEntry(entry, reason);
+}
+
+session::Session* SessionRegistry::FindByToken(const std::string& token) const {
+  // A token has 256 random bits, so there is nothing to be gained from timing a look-up.
+  auto found = by_token_.find(token);
+  return found == by_token_.end() ? nullptr : found->second;
+}
+
+void SessionRegistry::ForEach(const std::function<void(session::Session&)>& visit) const {
+  for (const auto& [id, entry] : entries_) {
+    if (!entry.session->closing()) visit(*entry.session);
+  }
+}
+
+void SessionRegistry::SetLimits(const DaemonLimits& limits,
+                                const session::SessionLimits& session_limits) {
+  limits_ = limits;
+  session_limits_ = session_limits;
+}
+
+std::unique_ptr<session::FdWatch> SessionRegistry::WatchWritable(int fd,
+                                                                 std::function<void()> ready) {
+  return std::make_unique<AsioFdWatch>(loop_, fd, AsioFdWatch::For::kWrite, std::move(ready));
+}
+
+void SessionRegistry::RunSlowly(std::function<void()> work, std::function<void()> done) {
+  // The loop must not run out of work while the answer is on its way.
+  auto guard = boost::asio::make_work_guard(loop_);
+  boost::asio::post(slow_workers_, [this, guard, work = std::move(work), done = std::move(done)] {
+    work();
+    boost::asio::post(loop_, done);
+  });
+}
+
+void SessionRegistry::EndSession(session::Session& session, const std::string& reason) {
+  ++ended_by_fault_;
+  Log("session").warn("fault session={} uid={} pid={} what=\"{}\"", session.identity().id,
+                      session.identity().uid, session.identity().pid, reason);
+  boost::asio::post(loop_, [this, id = session.identity().id, reason] {
+    auto found = entries_.find(id);
+    if (found != entries_.end()) EndEntry(found->second, reason);
+  });
+}
+
+}  // namespace rdmad::control

@@ -1,0 +1,238 @@
+// rdmad: wiring only. Reads flags, configuration and environment, builds the devices and the
+// engine, and lets the control room run them.
+//
+// Exit status: 0 after an orderly end (or a good --check), 1 if it could not run, 2 for a wrong
+// flag or configuration. Each error is one line on stderr that says what, where and what to do.
+
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/control/clock.h"
+#include "daemon/control/config.h"
+#include "daemon/control/daemon.h"
+#include "daemon/control/inventory.h"
+#include "daemon/control/log.h"
+#include "daemon/control/policy.h"
+#include "daemon/control/run_dir.h"
+#include "daemon/control/systemd.h"
+#include "daemon/control/version.h"
+#include "daemon/device/soft/cm/cm_counters.h"
+#include "daemon/device/soft/cm/soft_connection_manager.h"
+#include "daemon/device/soft/net_config.h"
+#include "daemon/device/soft/qpn_allocator.h"
+#include "daemon/device/soft/soft_data_path.h"
+#include "daemon/device/soft/soft_devices.h"
+#include "daemon/device/soft/soft_mad_io.h"
+#include "daemon/engine/engine.h"
+#include "daemon/memory/bus_guard.h"
+
+namespace rdmad {
+namespace {
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+struct Flags {
+  std::string config_file;
+  std::string run_dir;
+  std::string log_level;
+  bool check = false;
+};
+
+std::string FromEnvironment(const char* name) {
+  const char* value = getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// One line of its own for each line of the status.
+int Fail(const absl::Status& status, int exit_code) {
+  std::string text(status.message());
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    fprintf(stderr, "rdmad: %s\n", text.substr(begin, end - begin).c_str());
+    begin = end + 1;
+  }
+  return exit_code;
+}
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  while (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+  }
+  return seed;
+}
+
+// Each session costs a handful of descriptors, so take all that may be had.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The soft device and the engine that drives it. Members are destroyed last to first; the engine's
+// thread has been stopped by then.
+class SoftStack {
+ public:
+  absl::Status Build(const control::Config& config) {
+    engine::EngineOptions engine_options;
+    engine_options.idle.max_spin_ns = int64_t{config.engine.spin_us} * 1000;
+    RD_ASSIGN_OR_RETURN(engine_, engine::Engine::Create(engine_options));
+    inventory_.engines.push_back(&engine_->proxy());
+    if (!config.soft.enabled) return absl::OkStatus();
+
+    RD_ASSIGN_OR_RETURN(mads_, soft::SoftMadIo::Create());
+    RD_ASSIGN_OR_RETURN(data_path_,
+                        soft::SoftDataPath::Create(mads_->AddRing(), engine_->async_sink()));
+    engine_->AddDataPath(data_path_.get());
+    qpns_.emplace(RandomSeed());
+    soft::SoftDeviceContext context;
+    context.path = data_path_.get();
+    context.qpns = &*qpns_;
+    context.clock = control::MonotonicNs;
+    RD_ASSIGN_OR_RETURN(std::vector<soft::NetInterface> interfaces, soft::ReadInterfaces());
+    soft::SoftDevicesConfig devices_config;
+    for (const IpAddress& address : config.soft.addresses)
+      devices_config.only.push_back(address.ToString());
+    for (const std::string& name : config.soft.interfaces) devices_config.only.push_back(name);
+    devices_ =
+        soft::SoftDevices::Create(devices_config, std::move(interfaces), context, mads_.get());
+
+    soft::CmOptions cm_options;
+    cm_options.clock = control::MonotonicNs;
+    cm_options.seed = RandomSeed();
+    RD_ASSIGN_OR_RETURN(
+        manager_, soft::SoftConnectionManager::Create(mads_.get(), devices_.get(), cm_options));
+    devices_->SetConnectionManager(manager_.get());
+    FillInventory();
+    return absl::OkStatus();
+  }
+
+  engine::Engine& engine() noexcept { return *engine_; }
+  const control::Inventory& inventory() const noexcept { return inventory_; }
+
+ private:
+  void FillInventory() {
+    for (const auto& device : devices_->devices()) inventory_.devices.push_back(device.get());
+    for (const soft::SoftDeviceProblem& problem : devices_->problems()) {
+      inventory_.missing.push_back({"soft", problem.what, problem.why});
+    }
+    inventory_.managers.push_back(manager_.get());
+    inventory_.engine_objects = devices_->ports();
+    inventory_.shared_counters.push_back({"soft", [this] { return devices_->SharedCounters(); }});
+    inventory_.shared_counters.push_back(
+        {"cm", [this] { return soft::Describe(manager_->counters()); }});
+  }
+
+  std::unique_ptr<soft::SoftMadIo> mads_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<soft::SoftDataPath> data_path_;
+  std::optional<soft::QpnAllocator> qpns_;
+  std::unique_ptr<soft::SoftDevices> devices_;
+  std::unique_ptr<soft::SoftConnectionManager> manager_;
+  control::Inventory inventory_;
+};
+
+int Serve(const Flags& flags, const control::Config& config, control::DaemonIdentity identity) {
+  absl::StatusOr<control::ActivatedSockets> activated = control::TakeActivatedSockets();
+  if (!activated.ok()) return Fail(activated.status(), kExitFailed);
+  const control::RunDirEnvironment environment{FromEnvironment("RDMAD_RUN_DIR"),
+                                               FromEnvironment("RUNTIME_DIRECTORY"),
+                                               FromEnvironment("XDG_RUNTIME_DIR")};
+  absl::StatusOr<std::string> path =
+      control::ChooseRunDir(flags.run_dir, config.run_dir, environment, identity);
+  if (!path.ok()) return Fail(path.status(), kExitUsage);
+  absl::StatusOr<control::RunDir> run_dir = control::RunDir::Open(*path, identity);
+  if (!run_dir.ok()) return Fail(run_dir.status(), kExitFailed);
+
+  RaiseFileLimit();
+  signal(SIGPIPE, SIG_IGN);
+  if (!memory::InstallBusGuard())
+    return Fail(absl::ErrnoToStatus(errno, "cannot guard against SIGBUS"), kExitFailed);
+  SoftStack stack;
+  if (absl::Status built = stack.Build(config); !built.ok()) return Fail(built, kExitFailed);
+
+  control::DaemonOptions options;
+  options.config = config;
+  options.config_file = flags.config_file;
+  options.identity = identity;
+  options.activated = *std::move(activated);
+  options.log_level_fixed = !flags.log_level.empty();
+  control::Daemon daemon(std::move(options), *std::move(run_dir), &stack.inventory());
+  stack.engine().Start();
+  const absl::Status outcome = daemon.Run();
+  const int exit_code = outcome.ok() ? kExitOk : Fail(outcome, kExitFailed);
+  if (!daemon.drained()) _exit(exit_code);
+  stack.engine().Stop();
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("rdmad: RDMA as a service of the host", "rdmad");
+  app.add_option("--config", flags.config_file,
+                 "configuration file (TOML); without it, built-in defaults")
+      ->type_name("FILE");
+  app.add_option("--run-dir", flags.run_dir, "directory of the sockets; also RDMAD_RUN_DIR")
+      ->type_name("DIR");
+  app.add_option("--log-level", flags.log_level,
+                 "trace, debug, info, warn, error or off; over the file's")
+      ->type_name("LEVEL");
+  app.add_flag("--check", flags.check, "check the configuration and exit");
+  app.set_version_flag("--version", std::string("rdmad ") + control::kVersion);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return Fail(absl::InvalidArgumentError(std::string(error.what()) + "; see rdmad --help"),
+                kExitUsage);
+  }
+  if (!flags.log_level.empty() && !control::IsLogLevel(flags.log_level)) {
+    return Fail(
+        absl::InvalidArgumentError("--log-level: \"" + flags.log_level +
+                                   "\" is no level; use trace, debug, info, warn, error or off"),
+        kExitUsage);
+  }
+  control::Config config;
+  if (!flags.config_file.empty()) {
+    absl::StatusOr<control::Config> loaded = control::LoadConfig(flags.config_file);
+    if (!loaded.ok()) return Fail(loaded.status(), kExitUsage);
+    config = *std::move(loaded);
+  }
+  if (!flags.log_level.empty()) config.log.level = flags.log_level;
+  const control::DaemonIdentity identity = control::DaemonIdentity::OfThisProcess();
+  if (absl::StatusOr<control::Policy> policy = control::Policy::Create(config.policy, identity);
+      !policy.ok()) {
+    return Fail(policy.status(), kExitUsage);
+  }
+  if (flags.check) {
+    printf("%s: good\n",
+           flags.config_file.empty() ? "built-in configuration" : flags.config_file.c_str());
+    return kExitOk;
+  }
+  control::InitLogging(config.log.level, !FromEnvironment("JOURNAL_STREAM").empty());
+  return Serve(flags, config, identity);
+}
+
+}  // namespace
+}  // namespace rdmad
+
+int main(int argc, char** argv) {
+  return rdmad::Main(argc, argv);
+}
