@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -29,6 +30,19 @@ bool BringUp(const std::string& interface) {
   if (::ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return false;
   request.ifr_flags |= IFF_UP | IFF_RUNNING;
   return ::ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
+}
+
+// The kernel makes a new address usable a moment later, when it has seen that nobody else has it.
+bool AwaitBindable(const in6_addr& address) {
+  sockaddr_in6 name{};
+  name.sin6_family = AF_INET6;
+  name.sin6_addr = address;
+  for (int tries = 0; tries < 2000; ++tries) {
+    const UniqueFd fd(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) return true;
+    ::usleep(1000);
+  }
+  return false;
 }
 
 bool Enter() {
@@ -56,7 +70,8 @@ bool AddIpv6Address(const std::string& address, const std::string& interface) {
   if (::inet_pton(AF_INET6, address.c_str(), &request.ifr6_addr) != 1) return false;
   request.ifr6_prefixlen = 128;
   request.ifr6_ifindex = static_cast<int>(::if_nametoindex(interface.c_str()));
-  return ::ioctl(fd.get(), SIOCSIFADDR, &request) == 0;
+  if (::ioctl(fd.get(), SIOCSIFADDR, &request) != 0 && errno != EEXIST) return false;
+  return AwaitBindable(request.ifr6_addr);
 }
 
 bool SetMtu(const std::string& interface, int mtu) {

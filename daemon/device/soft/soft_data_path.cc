@@ -1,0 +1,144 @@
+#include "daemon/device/soft/soft_data_path.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "daemon/base/check.h"
+#include "daemon/wire/ids.h"
+
+namespace rdmad::soft {
+namespace {
+
+constexpr TimeNs kAskIntervalNs = 1000;  // while nothing arrives
+constexpr TimeNs kPathFullRetryNs =
+    20'000;                         // a full socket buffer of some megabytes drains no faster
+constexpr uint32_t kHotTurns = 16;  // a busy port keeps quiet ones waiting this many turns at most
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SoftDataPath>> SoftDataPath::Create(MadRing* mads,
+                                                                   device::AsyncSink* async,
+                                                                   const TransportConfig& config) {
+  UniqueFd epoll_fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_fd.valid()) return absl::ErrnoToStatus(errno, "soft_data_path: epoll_create1");
+  return std::unique_ptr<SoftDataPath>(new SoftDataPath(std::move(epoll_fd), mads, async, config));
+}
+
+SoftDataPath::SoftDataPath(UniqueFd epoll_fd, MadRing* mads, device::AsyncSink* async,
+                           const TransportConfig& config)
+    : epoll_fd_(std::move(epoll_fd)),
+      poll_fds_{epoll_fd_.get()},
+      mads_(mads),
+      transport_(this, async, config) {}
+
+SoftDataPath::~SoftDataPath() {
+  RD_CHECK(ports_.empty(), "every port was deactivated");
+}
+
+void SoftDataPath::AddPort(UdpPort* port) noexcept {
+  RD_DCHECK(owner_.IsCurrent());
+  ports_.push_back({port, true});
+  any_hot_ = true;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = port;
+  // Without it (out of memory, too many watches) the port is still asked whenever another one is
+  // busy.
+  [[maybe_unused]] const int added =
+      ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, port->fd(), &event);
+  transport_.AddLocalAddress(port->local());
+}
+
+void SoftDataPath::RemovePort(UdpPort* port) noexcept {
+  RD_DCHECK(owner_.IsCurrent());
+  transport_.RemoveLocalAddress(port->local());
+  [[maybe_unused]] const int removed =
+      ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, port->fd(), nullptr);
+  std::erase_if(ports_, [port](const PortEntry& entry) { return entry.port == port; });
+  last_port_ = 0;
+}
+
+int SoftDataPath::DoWork(TimeNs now) noexcept {
+  RD_DCHECK(owner_.IsCurrent());
+  now_ = now;
+  path_full_ = false;
+  int work = 0;
+  if (any_hot_ || now - last_asked_ >= kAskIntervalNs || now < last_asked_) work += ReceiveAll(now);
+  mads_->Flush();
+  return work + transport_.DoWork(now);
+}
+
+int SoftDataPath::ReceiveAll(TimeNs now) noexcept {
+  last_asked_ = now;
+  // With one port, asking it costs no more than asking about it.
+  if (ports_.size() == 1) {
+    ports_[0].hot = true;
+  } else if (!any_hot_ || ++hot_turns_ >= kHotTurns) {
+    MarkReadyPorts();
+  }
+  int work = 0;
+  any_hot_ = false;
+  for (PortEntry& entry : ports_) {
+    if (entry.hot) work += ReceiveFrom(entry);
+    any_hot_ |= entry.hot;
+  }
+  return work;
+}
+
+int SoftDataPath::ReceiveFrom(PortEntry& entry) noexcept {
+  bool more = false;
+  const int received = entry.port->Receive(rx_buffers_, *this, &more);
+  entry.hot = received > 0 || more;
+  return received;
+}
+
+void SoftDataPath::MarkReadyPorts() noexcept {
+  hot_turns_ = 0;
+  if (ports_.empty()) return;
+  std::array<epoll_event, 16> events;  // the rest stays ready and comes next time
+  const int count =
+      ::epoll_wait(epoll_fd_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    for (PortEntry& entry : ports_)
+      entry.hot |= entry.port == events[static_cast<size_t>(i)].data.ptr;
+  }
+}
+
+void SoftDataPath::OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept {
+  if (packet.dest_qpn == wire::kGsiQpn) return mads_->OnPacket(flow, packet);
+  transport_.OnPacket(flow, packet, now_);
+}
+
+size_t SoftDataPath::Send(const Flow& flow, std::span<const TxPacket> packets) noexcept {
+  UdpPort* port = FindPort(flow.local);
+  // The address went away under the QP: lost, like anything sent on a dead link.
+  if (port == nullptr) return packets.size();
+  const size_t taken = port->Send(flow, packets);
+  path_full_ |= taken < packets.size();
+  return taken;
+}
+
+UdpPort* SoftDataPath::FindPort(const IpAddress& local) noexcept {
+  if (last_port_ < ports_.size() && ports_[last_port_].port->local() == local)
+    return ports_[last_port_].port;
+  for (size_t i = 0; i < ports_.size(); ++i) {
+    if (ports_[i].port->local() != local) continue;
+    last_port_ = i;
+    return ports_[i].port;
+  }
+  return nullptr;
+}
+
+TimeNs SoftDataPath::NextDeadline(TimeNs now) noexcept {
+  const TimeNs deadline = transport_.NextDeadline(now);
+  if (any_hot_) return now;
+  // What is left over waits for the socket; trying at once would only spin.
+  if (path_full_ && deadline <= now) return now + kPathFullRetryNs;
+  return deadline;
+}
+
+}  // namespace rdmad::soft

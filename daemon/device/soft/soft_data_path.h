@@ -1,0 +1,112 @@
+// What one engine drives for all soft devices: the transport, and the UDP ports that carry its
+// packets.
+//
+//   socket -> UdpPort -> (QP 1? MadRing : Transport::OnPacket)          Transport::DoWork -> Send()
+//   -> UdpPort -> socket
+//
+// A turn receives a bounded number of messages from the ports that have some, then lets the
+// transport work. Which ports have some: those that had some last time are simply tried; for the
+// others one epoll_wait on an epoll instance of our own tells. That instance is also the one
+// descriptor that the engine sleeps on, so ports may come and go without the engine noticing. While
+// nothing arrives, the sockets are asked at most once per microsecond, so that an engine that spins
+// on shared-memory rings does not spend its turns in system calls.
+//
+// Thread: engine, but for construction and transport(). Owner: the daemon; outlives its ports and
+// the QPs on it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/base/thread_owner.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/device/device.h"
+#include "daemon/device/soft/limits.h"
+#include "daemon/device/soft/mad_ring.h"
+#include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/transport.h"
+#include "daemon/device/soft/udp_counters.h"
+#include "daemon/device/soft/udp_port.h"
+#include "daemon/device/soft/udp_rx.h"
+
+namespace rdmad::soft {
+
+class SoftDataPath final : public device::DataPath, private PacketTx, private PacketRx {
+ public:
+  // `mads` (for packets to QP 1) and `async` outlive the data path.
+  // Errors: ResourceExhausted (no descriptor for the epoll instance).
+  static absl::StatusOr<std::unique_ptr<SoftDataPath>> Create(MadRing* mads,
+                                                              device::AsyncSink* async,
+                                                              const TransportConfig& config = {});
+  ~SoftDataPath() override;
+
+  int DoWork(TimeNs now) noexcept override;
+  TimeNs NextDeadline(TimeNs now) noexcept override;
+  std::span<const int> PollFds() const noexcept override { return poll_fds_; }
+  uint32_t PollFdsGeneration() const noexcept override { return 0; }
+
+  // For creating objects on it; the transport says which of its methods are for which thread.
+  Transport& transport() noexcept { return transport_; }
+
+  // By way of SoftPort. AddPort allocates; false: the kernel would not watch the socket (out of
+  // memory or watches), the port then sends but never receives, and is counted.
+  void AddPort(UdpPort* port) noexcept;
+  void RemovePort(UdpPort* port) noexcept;
+
+ private:
+  struct PortEntry {
+    UdpPort* port;
+    bool hot;  // yielded something when last asked
+  };
+
+  SoftDataPath(UniqueFd epoll_fd, MadRing* mads, device::AsyncSink* async,
+               const TransportConfig& config);
+
+  // PacketTx, called by the transport.
+  size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept override;
+  // PacketRx, called by a port within Receive().
+  void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override;
+
+  int ReceiveAll(TimeNs now) noexcept;
+  int ReceiveFrom(PortEntry& entry) noexcept;
+  void MarkReadyPorts() noexcept;
+  [[nodiscard]] UdpPort* FindPort(const IpAddress& local) noexcept;
+
+  const UniqueFd epoll_fd_;
+  const std::array<int, 1> poll_fds_;
+  MadRing* const mads_;
+  Transport transport_;
+  UdpRxBuffers rx_buffers_;
+  std::vector<PortEntry> ports_;
+  size_t last_port_ = 0;   // that Send() used
+  TimeNs now_ = 0;         // of this turn
+  TimeNs last_asked_ = 0;  // when a socket was last asked
+  bool any_hot_ = false;
+  uint32_t hot_turns_ = 0;  // turns since the quiet ports were last looked at
+  bool path_full_ = false;  // a Send() of this turn took less than it was offered
+  ThreadOwner owner_;
+};
+
+// A UDP port on its way into and out of a data path. Owner: SoftDevice. Thread: control creates and
+// destroys it.
+class SoftPort final : public device::EngineObject {
+ public:
+  // The data path outlives it.
+  SoftPort(SoftDataPath& path, std::unique_ptr<UdpPort> udp) : path_(path), udp_(std::move(udp)) {}
+
+  void Activate(TimeNs) noexcept override { path_.AddPort(udp_.get()); }
+  void Deactivate(TimeNs) noexcept override { path_.RemovePort(udp_.get()); }
+
+  [[nodiscard]] UdpPort& udp() noexcept { return *udp_; }
+  [[nodiscard]] const UdpPort& udp() const noexcept { return *udp_; }
+
+ private:
+  SoftDataPath& path_;
+  const std::unique_ptr<UdpPort> udp_;
+};
+
+}  // namespace rdmad::soft

@@ -1,0 +1,231 @@
+#include "daemon/device/soft/soft_device.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/device/soft/gid_table.h"
+#include "daemon/device/soft/limits.h"
+#include "daemon/device/soft/link_mtu.h"
+#include "daemon/device/soft/mr_table.h"
+#include "daemon/device/soft/soft_cq.h"
+#include "daemon/device/soft/soft_mr.h"
+#include "daemon/device/soft/soft_pd.h"
+#include "daemon/device/soft/soft_qp.h"
+#include "daemon/device/soft/udp_socket.h"
+#include "proto/shm/completion_queue.h"
+
+namespace rdmad::soft {
+
+// Counts are of objects that exist.
+struct SoftDevice::Shared {
+  GidTable gids;
+  uint32_t pds = 0;
+  uint32_t cqs = 0;
+  uint32_t qps = 0;
+};
+
+namespace {
+
+constexpr uint32_t kMaxObjects =
+    65536;  // of each kind: well within 32-bit handles and 24-bit QP numbers
+constexpr uint64_t kMaxMrBytes = 1ull << 46;  // half of what a process can map
+
+// One object of a kind, from its creation to its destruction.
+class Lease {
+ public:
+  // `owner` keeps `*count` alive.
+  Lease(std::shared_ptr<void> owner, uint32_t* count) : owner_(std::move(owner)), count_(count) {
+    ++*count_;
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease() { --*count_; }
+
+ private:
+  const std::shared_ptr<void> owner_;
+  uint32_t* const count_;
+};
+
+class LeasedPd final : public SoftPd {
+ public:
+  LeasedPd(std::shared_ptr<void> owner, uint32_t* count) : lease_(std::move(owner), count) {}
+
+ private:
+  const Lease lease_;
+};
+
+class LeasedCq final : public SoftCq {
+ public:
+  LeasedCq(uint32_t depth, device::CompletionSink* sink, std::shared_ptr<void> owner,
+           uint32_t* count)
+      : SoftCq(depth, sink), lease_(std::move(owner), count) {}
+
+ private:
+  const Lease lease_;
+};
+
+// A QP's number and its place in the count.
+class QpLease {
+ public:
+  QpLease(const SoftDeviceContext& context, uint32_t qpn, std::shared_ptr<void> owner,
+          uint32_t* count)
+      : qpns_(context.qpns), clock_(context.clock), qpn_(qpn), lease_(std::move(owner), count) {}
+  QpLease(const QpLease&) = delete;
+  QpLease& operator=(const QpLease&) = delete;
+  ~QpLease() { qpns_->Free(qpn_, clock_()); }
+
+ private:
+  QpnAllocator* const qpns_;
+  const std::function<device::TimeNs()> clock_;
+  const uint32_t qpn_;
+  const Lease lease_;
+};
+
+absl::Status CheckCount(const char* what, const SoftDeviceInfo& info, uint32_t count,
+                        uint32_t limit) {
+  if (count < limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": device ", info.name, " has no more: in_use=", count, " device_max=", limit));
+}
+
+device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceInfo& info) {
+  device::DeviceAttr attr;
+  attr.node_guid = info.node_guid;
+  attr.max_qp = kMaxObjects;
+  attr.max_qp_wr = kMaxQueueDepth;
+  attr.max_sge = kMaxSge;
+  attr.max_inline_bytes = kMaxInlineBytes;
+  attr.max_cq = kMaxObjects;
+  attr.max_cqe = shm::kMaxCqDepth;
+  attr.max_mr = context.path->transport().mrs().capacity() - 1;  // shared by the engine's devices
+  attr.max_mr_bytes = kMaxMrBytes;
+  attr.max_pd = kMaxObjects;
+  attr.max_srq = 0;
+  attr.max_srq_wr = 0;
+  attr.max_msg_bytes = kMaxMessageBytes;
+  attr.max_qp_rd_atom = kMaxRdAtomic;
+  attr.max_mtu = kMaxMtu;
+  return attr;
+}
+
+device::Mtu ActiveMtu(const SoftDeviceInfo& info) {
+  const std::optional<device::Mtu> mtu = PathMtuOf(info.mtu_bytes);
+  RD_CHECK(mtu.has_value(), "the interface's MTU was checked");
+  return *mtu;
+}
+
+}  // namespace
+
+uint64_t MakeNodeGuid(const std::vector<uint8_t>& mac, const IpAddress& first_address) noexcept {
+  uint64_t guid = 0;
+  if (mac.size() == 6) {
+    for (size_t i = 0; i < 3; ++i) guid = guid << 8 | mac[i];
+    const bool none = guid == 0 && mac[3] == 0 && mac[4] == 0 && mac[5] == 0;
+    if (!none) {
+      guid = guid << 16 | 0xfffe;
+      for (size_t i = 3; i < 6; ++i) guid = guid << 8 | mac[i];
+      return guid ^ uint64_t { 2 } << 56;  // the universal/local bit is inverted in an EUI-64
+    }
+  }
+  guid = 0xcbf29ce484222325;  // FNV-1a
+  for (const uint8_t byte : first_address.bytes()) guid = (guid ^ byte) * 0x100000001b3;
+  return guid | uint64_t{2} << 56;  // locally administered, and so never zero
+}
+
+SoftDevice::SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& info)
+    : context_(context),
+      info_(info),
+      attr_(MakeAttr(context, info)),
+      shared_(std::make_shared<Shared>()) {
+  RD_CHECK(info.node_guid != 0, "a zero GUID crashes CM libraries");
+  RD_CHECK(PathMtuOf(info.mtu_bytes).has_value(), "the interface's MTU was checked");
+}
+
+SoftDevice::~SoftDevice() = default;
+
+absl::Status SoftDevice::AddPort(std::unique_ptr<UdpPort> udp) {
+  if (!shared_->gids.Add({udp->local(), ActiveMtu(info_)}).has_value()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device ", info_.name, " has no place for address ", udp->local().ToString(),
+                     ": limit=", GidTable::kCapacity));
+  }
+  ports_.push_back(std::make_unique<SoftPort>(*context_.path, std::move(udp)));
+  return absl::OkStatus();
+}
+
+const std::string& SoftDevice::kind() const noexcept {
+  static const std::string kKind = "soft";
+  return kKind;
+}
+
+device::PortAttr SoftDevice::QueryPort() const {
+  return {info_.active, ActiveMtu(info_)};
+}
+
+std::vector<device::GidEntry> SoftDevice::Gids() const {
+  return shared_->gids.List();
+}
+
+std::vector<device::CounterValue> SoftDevice::Counters() const {
+  std::vector<device::CounterValue> sums;
+  uint64_t socket_drops = 0;
+  for (const auto& port : ports_) {
+    AppendUdpCounters(port->udp().counters(), &sums);
+    socket_drops += SocketDrops(port->udp().fd());
+  }
+  sums.push_back({"udp_rx_socket_full", "messages",
+                  "dropped by the kernel: the socket's receive buffer was full", socket_drops});
+  return sums;
+}
+
+absl::StatusOr<std::unique_ptr<device::Pd>> SoftDevice::AllocPd() {
+  RD_RETURN_IF_ERROR(CheckCount("alloc_pd", info_, shared_->pds, attr_.max_pd));
+  return std::make_unique<LeasedPd>(shared_, &shared_->pds);
+}
+
+absl::StatusOr<std::unique_ptr<device::Mr>> SoftDevice::RegisterMr(device::Pd& pd,
+                                                                   const device::MrInit& init) {
+  if (init.length_bytes > attr_.max_mr_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("reg_mr: length_bytes=", init.length_bytes,
+                                                   " device_max=", attr_.max_mr_bytes));
+  }
+  return SoftMr::Create(context_.path->transport(), static_cast<SoftPd&>(pd), init);
+}
+
+absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,
+                                                                 device::CompletionSink* sink) {
+  if (depth == 0 || depth > attr_.max_cqe) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("create_cq: depth=", depth, " device_max=", attr_.max_cqe));
+  }
+  RD_RETURN_IF_ERROR(CheckCount("create_cq", info_, shared_->cqs, attr_.max_cq));
+  return std::make_unique<LeasedCq>(depth, sink, shared_, &shared_->cqs);
+}
+
+absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
+                                                                 const device::QpInit& init) {
+  RD_RETURN_IF_ERROR(CheckCount("create_qp", info_, shared_->qps, attr_.max_qp));
+  RD_ASSIGN_OR_RETURN(const uint32_t qpn,
+                      context_.qpns->Allocate(context_.engine_index, context_.clock()));
+  // The lease goes with the look-up, which lives in the QP and dies with it.
+  const auto lease = std::make_shared<const QpLease>(context_, qpn, shared_, &shared_->qps);
+  SoftQpInit soft;
+  soft.qpn = qpn;
+  soft.pd = &static_cast<SoftPd&>(pd);
+  soft.init = init;
+  soft.cap = init.cap;
+  soft.source = [shared = shared_, lease](uint32_t sgid_index, SourceAddress* out) {
+    return shared->gids.Lookup(sgid_index, out);
+  };
+  return SoftQp::Create(context_.path->transport(), soft);
+}
+
+device::ConnectionManager& SoftDevice::connection_manager() noexcept {
+  RD_CHECK(manager_ != nullptr, "SetConnectionManager() was called");
+  return *manager_;
+}
+
+}  // namespace rdmad::soft

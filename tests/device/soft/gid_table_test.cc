@@ -1,0 +1,59 @@
+#include "daemon/device/soft/gid_table.h"
+
+#include "gtest/gtest.h"
+
+namespace rdmad::soft {
+namespace {
+
+SourceAddress Source(uint8_t last, device::Mtu mtu = device::Mtu::k1024) {
+  return {IpAddress::FromV4(10, 0, 0, last), mtu};
+}
+
+TEST(GidTable, IndexOfTheOthersStaysWhenOneGoes) {
+  GidTable table;
+  EXPECT_EQ(table.Add(Source(1)), 0u);
+  EXPECT_EQ(table.Add(Source(2)), 1u);
+  EXPECT_EQ(table.Add(Source(3)), 2u);
+  table.Remove(1);
+  SourceAddress out;
+  EXPECT_FALSE(table.Lookup(1, &out));
+  ASSERT_TRUE(table.Lookup(2, &out));
+  EXPECT_EQ(out.address, Source(3).address);
+  EXPECT_EQ(table.List().size(), 2u);
+  EXPECT_EQ(table.Find(Source(3).address), 2u);
+  EXPECT_EQ(table.Find(Source(2).address), std::nullopt);
+}
+
+TEST(GidTable, FreedIndexIsUsedAgain) {
+  GidTable table;
+  table.Add(Source(1));
+  table.Add(Source(2));
+  table.Remove(0);
+  EXPECT_EQ(table.Add(Source(9)), 0u);
+}
+
+TEST(GidTable, UpdateChangesTheMtuInPlace) {
+  GidTable table;
+  table.Add(Source(1));
+  table.Update(0, Source(1, device::Mtu::k4096));
+  SourceAddress out;
+  ASSERT_TRUE(table.Lookup(0, &out));
+  EXPECT_EQ(out.max_mtu, device::Mtu::k4096);
+}
+
+TEST(GidTable, FullTableSaysSo) {
+  GidTable table;
+  for (uint32_t i = 0; i < GidTable::kCapacity; ++i)
+    ASSERT_EQ(table.Add(Source(static_cast<uint8_t>(i))), i);
+  EXPECT_EQ(table.Add(Source(1)), std::nullopt);
+}
+
+TEST(GidTable, IndexOutOfRangeIsNotInUse) {
+  GidTable table;
+  SourceAddress out;
+  EXPECT_FALSE(table.Lookup(GidTable::kCapacity, &out));
+  EXPECT_FALSE(table.Lookup(0xffffffff, &out));
+}
+
+}  // namespace
+}  // namespace rdmad::soft

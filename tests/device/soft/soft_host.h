@@ -1,0 +1,99 @@
+// One daemon's worth of soft device in a test, over real sockets: what main() wires up, without an
+// engine and a control thread. Whoever calls Turn() is both.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "daemon/device/device.h"
+#include "daemon/device/soft/net_config.h"
+#include "daemon/device/soft/qpn_allocator.h"
+#include "daemon/device/soft/soft_data_path.h"
+#include "daemon/device/soft/soft_devices.h"
+#include "daemon/device/soft/soft_mad_io.h"
+
+namespace rdmad::soft::testing {
+
+device::TimeNs MonotonicNow();
+
+class WcRecorder : public device::CompletionSink {
+ public:
+  void OnCompletion(const device::Wc& wc) noexcept override { all.push_back(wc); }
+  std::vector<device::Wc> all;
+};
+
+class SoftHost : private device::AsyncSink {
+ public:
+  // Addresses or interface names as in SoftDevicesConfig. `local_path` off: QPs of one host use the
+  // socket, too.
+  SoftHost(const std::vector<std::string>& only, uint16_t udp_port, bool local_path = true);
+  ~SoftHost() override;
+
+  // One turn of the engine.
+  int Turn() { return path->DoWork(MonotonicNow()); }
+
+  SoftDevice& device(size_t index = 0) { return *devices->devices()[index]; }
+  // Of `values`; fails the caller loudly if there is none of that name.
+  static uint64_t Value(const std::vector<device::CounterValue>& values, const std::string& name);
+  uint64_t Counter(const std::string& name) { return Value(device().Counters(), name); }
+  uint64_t SharedCounter(const std::string& name) { return Value(devices->SharedCounters(), name); }
+
+  std::unique_ptr<SoftMadIo> mads;
+  std::unique_ptr<SoftDataPath> path;
+  QpnAllocator qpns;
+  std::unique_ptr<SoftDevices> devices;
+  std::vector<device::AsyncEvent> events;
+
+ private:
+  void OnAsyncEvent(const device::AsyncEvent& event) noexcept override { events.push_back(event); }
+};
+
+// An RC QP with PD, CQs and one registered buffer, in kReset until Connect().
+class RcEnd {
+ public:
+  RcEnd(SoftHost& host, size_t buffer_bytes, size_t device_index = 0);
+  ~RcEnd();
+  RcEnd(const RcEnd&) = delete;
+  RcEnd& operator=(const RcEnd&) = delete;
+
+  // Moves both QPs to kRts. `sgid_index` is of either device.
+  static void Connect(RcEnd& a, RcEnd& b, device::Mtu mtu, uint32_t sgid_index = 0);
+
+  device::PostResult Send(device::WrOpcode opcode, size_t offset, uint32_t bytes,
+                          const RcEnd* remote = nullptr, size_t remote_offset = 0);
+  device::PostResult Recv(size_t offset, uint32_t bytes);
+  void FillRandomly(uint32_t seed);
+
+  SoftHost& host;
+  std::vector<std::byte> buffer;
+  WcRecorder sends;
+  WcRecorder receives;
+  std::unique_ptr<device::Pd> pd;
+  std::unique_ptr<device::Cq> send_cq;
+  std::unique_ptr<device::Cq> recv_cq;
+  std::unique_ptr<device::Mr> mr;
+  std::unique_ptr<device::Qp> qp;
+
+ private:
+  void MoveToRts(const RcEnd& peer, device::Mtu mtu, uint32_t sgid_index);
+  IpAddress address(uint32_t sgid_index) const;
+
+  size_t device_index_;
+  uint64_t next_wr_id_ = 1;
+};
+
+// Turns all hosts until `done()` or five seconds have gone by. Was it done?
+template <typename Done>
+bool TurnUntil(std::initializer_list<SoftHost*> hosts, Done done) {
+  const device::TimeNs deadline = MonotonicNow() + 5'000'000'000;
+  while (!done()) {
+    for (SoftHost* host : hosts) host->Turn();
+    if (MonotonicNow() > deadline) return done();
+  }
+  return true;
+}
+
+}  // namespace rdmad::soft::testing
