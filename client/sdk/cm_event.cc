@@ -63,8 +63,14 @@ const ConnParam& CmEvent::param() const noexcept { return record_->param; }
 Mtu CmEvent::path_mtu() const noexcept { return static_cast<Mtu>(record_->raw.path_mtu); }
 
 absl::Status CmEvent::ToStatus() const {
-  const Address local = sdk::FromShm(record_->raw.local);
-  const Address peer = sdk::FromShm(record_->raw.peer);
+  Address local;
+  Address peer;
+  {
+    // The event updated these when it was read, where it knew better.
+    const std::lock_guard lock(record_->id->mutex);
+    local = record_->id->local;
+    peer = record_->id->peer;
+  }
   const auto ends = [&](const char* what) {
     return absl::StrCat(what, ": local=", local.ToString(), " peer=", peer.ToString());
   };

@@ -240,6 +240,10 @@ absl::Status CmId::ResolveAddr(const Address& local, const Address& peer, absl::
   *request.mutable_local() = sdk::ToProto(local);
   *request.mutable_peer() = sdk::ToProto(peer);
   request.set_timeout_ms(Milliseconds(timeout));
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->peer = peer;  // for the words of a failure; a success tells it again
+  }
   SDK_RETURN_IF_ERROR(CallForId(*state_, rpc::kResolveAddr, std::move(request)));
   return Complete(CmEventType::kAddrResolved);
 }

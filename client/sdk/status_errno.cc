@@ -109,7 +109,8 @@ int ErrnoOfCode(absl::StatusCode code) noexcept {
 
 absl::Status StatusWithErrno(absl::StatusCode code, int error_number, const std::string& message) {
   absl::Status status(code, message);
-  status.SetPayload(kErrnoUrl, absl::Cord(std::to_string(error_number)));
+  // Only where the code does not say it already: a payload shows in ToString().
+  if (ErrnoOfCode(code) != error_number) status.SetPayload(kErrnoUrl, absl::Cord(std::to_string(error_number)));
   return status;
 }
 
