@@ -20,9 +20,9 @@ namespace rdmad::testing {
 
 struct ProcessOptions {
   // "NAME=value"; added to this process's environment, or replacing.
-  std::vector<std::string> environment;
+  std::vector<std::string> environment = {};
   // Where stdout and stderr are appended. Empty: this process's own.
-  std::string output_file;
+  std::string output_file = "";
   // The network namespace to run in, see net_namespace.h. -1: this process's.
   int network_fd = -1;
   // The user to run as; only root may choose. 0: this process's.

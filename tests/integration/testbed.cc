@@ -1,0 +1,146 @@
+#include "tests/integration/testbed.h"
+
+#include <unistd.h>
+
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "daemon/base/status_macros.h"
+#include "tests/support/net_namespace.h"
+#include "tests/support/slow.h"
+#include "tests/support/status_testing.h"
+
+namespace rdmad::testing {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(20);
+
+bool HasPrivateNetwork() {
+  return EnterPrivateNetwork().ok();
+}
+
+// The loopback interface of the private network gets the IPv6 addresses of LoopbackTest.
+bool AddLoopbackIpv6() {
+  if (!HasPrivateNetwork()) return false;
+  for (const char* address : {"fd00::2/128", "fd00::3/128"}) {
+    const absl::StatusOr<ProgramResult> result =
+        RunProgram({"ip", "addr", "add", address, "dev", "lo", "nodad"});
+    if (!result.ok() || !result->ok()) return false;
+  }
+  return true;
+}
+
+bool HasLoopbackIpv6() {
+  static const bool has = AddLoopbackIpv6();
+  return has;
+}
+
+}  // namespace
+
+absl::StatusOr<Client> AttachTo(const DaemonProcess& daemon, const std::string& name) {
+  AttachOptions options;
+  options.run_dir = daemon.run_dir();
+  options.name = name;
+  options.deadline = Slow(absl::Seconds(5));
+  return Client::Attach(options);
+}
+
+std::string WithPort(const std::string& address, uint16_t port) {
+  return address.find(':') == std::string::npos ? absl::StrCat(address, ":", port)
+                                                : absl::StrCat("[", address, "]:", port);
+}
+
+absl::StatusOr<Connection> ConnectApps(const Client& from, const Client& to,
+                                       const std::string& address, const EndpointOptions& active,
+                                       const EndpointOptions& passive) {
+  RD_ASSIGN_OR_RETURN(Listener listener, Listener::Listen(to, WithPort(address, 0), passive));
+  auto accepting =
+      std::async(std::launch::async, [&] { return listener.Accept(Slow(kConnectTimeout)); });
+  absl::StatusOr<Endpoint> connected =
+      Endpoint::Connect(from, WithPort(address, listener.local_addr().port), active);
+  absl::StatusOr<Endpoint> accepted = accepting.get();
+  if (!connected.ok()) return connected.status();
+  if (!accepted.ok()) return accepted.status();
+  return Connection{std::move(connected).value(), std::move(accepted).value()};
+}
+
+bool Eventually(absl::Duration timeout, const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + Slow(timeout);
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return true;
+}
+
+absl::StatusOr<std::string> CountObjects(const RawClient& observer) {
+  v1::GetStatusReply reply;
+  RD_RETURN_IF_ERROR(observer.Call(observer.admin(), &v1::AdminService::Stub::GetStatus,
+                                   v1::GetStatusRequest(), &reply));
+  std::string devices;
+  for (const v1::DeviceStatus& device : reply.devices()) {
+    absl::StrAppend(&devices, " ", device.device().name(), ":qps=", device.qps());
+  }
+  return absl::StrCat("sessions=", reply.sessions(), " ", reply.objects().ShortDebugString(),
+                      devices);
+}
+
+void LoopbackTest::SetUpTestSuite() {
+  (void)EnterPrivateNetwork();
+  (void)HasLoopbackIpv6();
+}
+
+std::string LoopbackTest::Ipv4(int index) {
+  if (HasPrivateNetwork()) return absl::StrCat("127.0.0.", 2 + index);
+  // The host's loopback is everybody's: each process takes two addresses that others do not.
+  const int pid = ::getpid();
+  return absl::StrCat("127.", 100 + pid / 250 % 100, ".", 1 + pid % 250, ".", 2 + index);
+}
+
+std::string LoopbackTest::Ipv6(int index) {
+  return HasLoopbackIpv6() ? absl::StrCat("fd00::", 2 + index) : "";
+}
+
+DaemonProcess& LoopbackTest::Daemon(int index, DaemonOptions options) {
+  if (daemons_[index] == nullptr) {
+    if (options.addresses.empty()) {
+      options.addresses = {Ipv4(index)};
+      if (HasLoopbackIpv6()) options.addresses.push_back(Ipv6(index));
+    }
+    daemons_[index] = std::make_unique<DaemonProcess>(std::move(options));
+  }
+  return *daemons_[index];
+}
+
+absl::Status LoopbackTest::StartDaemon(int index, const DaemonOptions& options) {
+  return Daemon(index, options).Start();
+}
+
+void TwoHostsTest::SetUpTestSuite() {
+  (void)EnterPrivateNetwork();
+}
+
+bool TwoHostsTest::Start(const TwoHostsOptions& options, const std::string& log_level) {
+  if (!HasPrivateNetwork()) {
+    [] { GTEST_SKIP() << EnterPrivateNetwork().message(); }();
+    return false;
+  }
+  [&] {
+    ASSERT_OK_AND_ASSIGN(hosts_, TwoHosts::Create(options));
+    for (int i = 0; i < 2; ++i) {
+      daemons_[i] = std::make_unique<DaemonProcess>(
+          DaemonOptions{.addresses = {TwoHosts::Ipv4(i), TwoHosts::Ipv6(i)},
+                        .network = &hosts_->host(i),
+                        .log_level = log_level});
+      ASSERT_OK(daemons_[i]->Start());
+      ASSERT_OK_AND_ASSIGN(Client client, AttachTo(*daemons_[i], absl::StrCat("app", i)));
+      clients_[i] = std::make_unique<Client>(std::move(client));
+    }
+  }();
+  return !HasFatalFailure();
+}
+
+}  // namespace rdmad::testing

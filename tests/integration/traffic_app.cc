@@ -1,0 +1,70 @@
+// An application for tests to kill: attaches, makes one connection after the other and runs traffic
+// over it.
+//
+//   traffic_app RUN_DIR listen ADDRESS:PORT SEED     prints "listening PORT", then serves each that
+//                                                    connects
+//   traffic_app RUN_DIR connect ADDRESS:PORT SEED    prints "connected"; ends with the connection
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "rdmad/rdmad.h"
+#include "tests/integration/traffic.h"
+
+namespace rdmad::testing {
+namespace {
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "traffic_app: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+void Say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+int Serve(const Client& client, const std::string& address, uint64_t seed) {
+  absl::StatusOr<Listener> listener = Listener::Listen(client, address);
+  if (!listener.ok()) return Fail(listener.status());
+  Say("listening " + std::to_string(listener->local_addr().port));
+  const std::atomic<bool> stop{false};
+  while (true) {
+    absl::StatusOr<Endpoint> endpoint = listener->Accept();
+    if (!endpoint.ok()) return Fail(endpoint.status());
+    const absl::Status status = RunTraffic(client, *endpoint, {.seed = seed}, stop);
+    if (absl::IsDataLoss(status)) return Fail(status);
+  }
+}
+
+int Connect(const Client& client, const std::string& peer, uint64_t seed) {
+  absl::StatusOr<Endpoint> endpoint = Endpoint::Connect(client, peer);
+  if (!endpoint.ok()) return Fail(endpoint.status());
+  Say("connected");
+  const std::atomic<bool> stop{false};
+  const absl::Status status = RunTraffic(client, *endpoint, {.seed = seed}, stop);
+  return status.ok() ? 0 : Fail(status);
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 5) {
+    std::fprintf(stderr, "usage: traffic_app RUN_DIR listen|connect ADDRESS:PORT SEED\n");
+    return 2;
+  }
+  AttachOptions options;
+  options.run_dir = argv[1];
+  absl::StatusOr<Client> client = Client::Attach(options);
+  if (!client.ok()) return Fail(client.status());
+  const uint64_t seed = std::strtoull(argv[4], nullptr, 10);
+  return std::string(argv[2]) == "listen" ? Serve(*client, argv[3], seed)
+                                          : Connect(*client, argv[3], seed);
+}
+
+}  // namespace
+}  // namespace rdmad::testing
+
+int main(int argc, char** argv) {
+  return rdmad::testing::Main(argc, argv);
+}
