@@ -124,12 +124,12 @@ absl::Status CmConnection::Disconnect() {
       return absl::OkStatus();
     case CmState::kDreqSent:
     case CmState::kTimewait:
+    case CmState::kRejected:
     case CmState::kClosed:
       return absl::OkStatus();
     case CmState::kReqSent:
     case CmState::kRepRcvd:
     case CmState::kReqRcvd:
-    case CmState::kRejected:
       break;
   }
   return WrongState("disconnect");

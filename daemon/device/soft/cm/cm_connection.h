@@ -107,6 +107,7 @@ class CmConnection {
 
   void OnRep(const wire::CmRep& rep);
   void OnRejOfReq(const wire::CmRej& rej);
+  void OnWithdrawn(const wire::CmRej& rej);  // the passive side's request
   void OnMra(const wire::CmMra& mra);
 
   // Messages that may have to be repeated are kept; others are sent and forgotten.

@@ -80,8 +80,7 @@ void CmConnection::InReqRcvd(const wire::CmMessage& message) {
     SendMra(CmMessageKind::kReq);
     host_->SetTimer(*this, host_->now() + options_.request_ttl_ns);
   } else if (const auto* rej = std::get_if<wire::CmRej>(&message)) {
-    EmitRejected(*rej);  // the peer has given up
-    MoveTo(CmState::kClosed);
+    OnWithdrawn(*rej);
   }
 }
 
@@ -91,8 +90,7 @@ void CmConnection::InRepSent(const wire::CmMessage& message) {
   } else if (std::holds_alternative<wire::CmRtu>(message)) {
     MoveTo(CmState::kEstablished);
   } else if (const auto* rej = std::get_if<wire::CmRej>(&message)) {
-    EmitRejected(*rej);
-    MoveTo(CmState::kClosed);
+    OnWithdrawn(*rej);
   } else if (const auto* mra = std::get_if<wire::CmMra>(&message)) {
     if (mra->message == CmMessageKind::kRep) OnMra(*mra);
   } else if (std::holds_alternative<wire::CmDreq>(message)) {
@@ -132,7 +130,9 @@ void CmConnection::InTimewait(const wire::CmMessage& message) {
 }
 
 void CmConnection::InRejected(const wire::CmMessage& message) {
-  if (std::holds_alternative<wire::CmReq>(message)) Repeat();
+  if (!std::holds_alternative<wire::CmReq>(message)) return;
+  Repeat();
+  host_->SetTimer(*this, host_->now() + options_.rejected_ns);
 }
 
 void CmConnection::OnRep(const wire::CmRep& rep) {
@@ -180,6 +180,14 @@ void CmConnection::OnRejOfReq(const wire::CmRej& rej) {
   req.local_comm_id = facts_.local_id;
   req.path_mtu = proposed;
   Start(req);
+}
+
+void CmConnection::OnWithdrawn(const wire::CmRej& rej) {
+  EmitRejected(rej);
+  // A REQ that was overtaken by the REJ must not come up as a new request.
+  wire::BuildCmMad(facts_.transaction_id, MakeRej(CmMessageKind::kReq, RejReason::kConsumerDefined),
+                   kept_);
+  MoveTo(CmState::kRejected);
 }
 
 void CmConnection::OnMra(const wire::CmMra& mra) {

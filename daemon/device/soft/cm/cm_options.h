@@ -31,9 +31,10 @@ struct CmOptions {
 
   // How long the numbers of an ended connection are remembered.
   int64_t timewait_ns = 1'000'000'000;
-  // How long a rejected REQ is remembered, so that its repetitions get the same answer: two of the
-  // kernel's CM timeouts.
-  int64_t rejected_ns = 10'000'000'000;
+  // How long a rejected REQ is remembered after it last came, so that its repetitions get the same
+  // answer: two of the pauses that our MRA asks for. Of more than so many the oldest are forgotten.
+  int64_t rejected_ns = 35'000'000'000;
+  size_t max_rejected = 4'096;
   // When a pending request is dropped that the application does not answer and the peer does not
   // repeat.
   int64_t request_ttl_ns = 120'000'000'000;

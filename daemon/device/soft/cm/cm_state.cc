@@ -16,7 +16,7 @@ constexpr std::array<uint16_t, kCmStateCount> kLegalNext = {
     /* kReqSent     */ Set(kRepRcvd, kClosed),
     /* kRepRcvd     */ Set(kEstablished, kClosed),
     /* kReqRcvd     */ Set(kRepSent, kRejected, kClosed),
-    /* kRepSent     */ Set(kEstablished, kDreqSent, kTimewait, kClosed),
+    /* kRepSent     */ Set(kEstablished, kDreqSent, kTimewait, kRejected, kClosed),
     /* kEstablished */ Set(kDreqSent, kTimewait, kClosed),
     /* kDreqSent    */ Set(kTimewait, kClosed),
     /* kTimewait    */ Set(kClosed),

@@ -23,12 +23,12 @@
 //                                                         v
 //                                                      kClosed
 //
-// Out of the way down: REJ and time-outs lead to kClosed; a request that was answered with REJ
-// waits in kRejected for repetitions of its REQ; a device that goes takes its connections along,
-// from any state; a DREQ also ends kRepSent (the RTU was lost); an owner that goes leaves its
-// connection to end by itself. Not drawn: in kReqSent and kRepSent a MRA only moves the timer.
-// These are the states of IBTA vol. 1, Communication Management, less those that only say whether a
-// MRA was sent, and DREQ received, which is answered at once.
+// Out of the way down: REJ and time-outs lead to kClosed; a request that was rejected or withdrawn
+// waits in kRejected, to answer what still comes of its REQ; a device that goes takes its
+// connections along, from any state; a DREQ also ends kRepSent (the RTU was lost); an owner that
+// goes leaves its connection to end by itself. Not drawn: in kReqSent and kRepSent a MRA only moves
+// the timer. These are the states of IBTA vol. 1, Communication Management, less those that only
+// say whether a MRA was sent, and DREQ received, which is answered at once.
 #pragma once
 
 #include <cstdint>

@@ -90,16 +90,10 @@ std::optional<PortTable::OwnerId> PortTable::FindListener(device::PortSpace spac
                                                           const IpAddress& dest) const {
   const auto found = bindings_.find(KeyOf(space, port));
   if (found == bindings_.end()) return std::nullopt;
-  std::optional<OwnerId> best;
-  bool best_is_wildcard = false;
   for (const Binding& binding : found->second) {
-    if (!binding.listening || !Covers(binding, dest)) continue;
-    const bool wildcard = binding.address.is_any();
-    if (best && (wildcard || !best_is_wildcard)) continue;
-    best = binding.owner;
-    best_is_wildcard = wildcard;
+    if (binding.listening && Covers(binding, dest)) return binding.owner;
   }
-  return best;
+  return std::nullopt;
 }
 
 }  // namespace rdmad::soft

@@ -47,8 +47,8 @@ class PortTable {
   // Harmless for an owner without a port.
   void Release(OwnerId owner);
 
-  // The listener for a request to this address and port: one bound to just this address goes before
-  // a wildcard.
+  // The listener for a request to this address and port. Listeners do not overlap, so there is at
+  // most one.
   std::optional<OwnerId> FindListener(device::PortSpace space, uint16_t port,
                                       const IpAddress& dest) const;
 

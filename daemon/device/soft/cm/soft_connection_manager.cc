@@ -105,6 +105,7 @@ void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
     if (listener != endpoints_.end()) --listener->second->pending;
   }
   if (to == CmState::kEstablished) ++counters_.established;
+  if (to == CmState::kRejected) RememberRejected(connection);
   const bool qp_in_use =
       to == CmState::kRepRcvd || to == CmState::kRepSent || to == CmState::kEstablished;
   if (!qp_in_use) connections_.RemoveRemoteQpn(&connection);
@@ -113,6 +114,15 @@ void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
   wake_.Kick();
   const auto owner = endpoints_.find(connection.owner());
   if (owner != endpoints_.end()) owner->second->OnConnectionClosed();
+}
+
+void SoftConnectionManager::RememberRejected(const CmConnection& connection) {
+  rejected_.push_back(connection.facts().local_id);
+  if (rejected_.size() <= options_.max_rejected) return;
+  CmConnection* oldest = connections_.Find(rejected_.front());
+  rejected_.pop_front();
+  // Those whose time is up have left the table, not this list.
+  if (oldest != nullptr && oldest->state() == CmState::kRejected) oldest->Drop();
 }
 
 void SoftConnectionManager::Rename(CmConnection& connection) {

@@ -100,6 +100,8 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   void OnRemoteQpn(CmConnection& connection) override;
   TimeNs now() const override { return now_; }
 
+  void RememberRejected(const CmConnection& connection);
+
   // ---- Poll() ----
   bool RunTimers(int budget);
   bool TakeMads(int budget);
@@ -135,6 +137,7 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   size_t pending_requests_ = 0;
   std::deque<QueuedEvent> events_;
   std::deque<LocalMad> local_mads_;
+  std::deque<wire::CommId> rejected_;  // in the order in which they were; some may be gone
   std::vector<CmConnection*> closed_;  // to be removed when nobody is inside them
   CmCounters counters_;
 };

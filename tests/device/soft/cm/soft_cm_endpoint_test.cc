@@ -1,0 +1,259 @@
+// An id before it has a connection: binding, resolving, listening, options, and calls at the wrong
+// time.
+#include <poll.h>
+
+#include <cerrno>
+
+#include "gtest/gtest.h"
+#include "tests/device/soft/cm/cm_testing.h"
+
+namespace rdmad::soft {
+namespace {
+
+using absl::StatusCode;
+using device::PortSpace;
+using device::QpState;
+
+class SoftCmEndpointTest : public ::testing::Test {
+ protected:
+  void Turn() { a_.manager->Poll(net_.now); }
+  // What the address error says, 0 if the address was resolved.
+  int ResolveError(const SocketAddress& local, const SocketAddress& peer) {
+    TestId id(&a_);
+    EXPECT_TRUE(id->ResolveAddr(local, peer, 100).ok());
+    Turn();
+    const SeenEvent* error = id.Find(CmEventType::kAddrError);
+    EXPECT_EQ(id.events.size(), 1u);
+    return error == nullptr ? 0 : error->status;
+  }
+
+  TestNet net_;
+  TestHost a_{&net_, "10.0.0.1"};
+  TestId id_{&a_};
+};
+
+TEST_F(SoftCmEndpointTest, BindToPortZeroGivesAPort) {
+  ASSERT_TRUE(id_->BindAddr(Address("0.0.0.0:0")).ok());
+  EXPECT_NE(id_->local().port, 0);
+  EXPECT_EQ(id_->device(), nullptr) << "the wildcard is on every device";
+}
+
+TEST_F(SoftCmEndpointTest, BindToAnAddressFindsItsDevice) {
+  ASSERT_TRUE(id_->BindAddr(Address("10.0.0.1:7000")).ok());
+  EXPECT_EQ(id_->device(), &a_.device);
+}
+
+TEST_F(SoftCmEndpointTest, BindErrors) {
+  EXPECT_EQ(id_->BindAddr(Address("10.0.0.9:7000")).code(), StatusCode::kNotFound);
+  EXPECT_EQ(id_->BindAddr({IpAddress::Parse("fe80::1").value(), 7000}).code(),
+            StatusCode::kInvalidArgument)
+      << "link-local without scope";
+  TestId other(&a_);
+  ASSERT_TRUE(other->BindAddr(Address("0.0.0.0:7000")).ok());
+  EXPECT_EQ(id_->BindAddr(Address("10.0.0.1:7000")).code(), StatusCode::kAlreadyExists);
+  EXPECT_STREQ(id_->state_name(), "idle") << "a failed bind leaves no trace";
+  other.endpoint.reset();
+  EXPECT_TRUE(id_->BindAddr(Address("10.0.0.1:7000")).ok()) << "free at once";
+  EXPECT_EQ(id_->BindAddr(Address("10.0.0.1:7001")).code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SoftCmEndpointTest, ReuseAddrLetsTwoIdsBindOnePort) {
+  const int on = 1;
+  const std::span<const uint8_t> value(reinterpret_cast<const uint8_t*>(&on), sizeof(on));
+  TestId other(&a_);
+  ASSERT_TRUE(id_->SetOption(1, value).ok());
+  ASSERT_TRUE(other->SetOption(1, value).ok());
+  ASSERT_TRUE(id_->BindAddr(Address("10.0.0.1:7000")).ok());
+  EXPECT_TRUE(other->BindAddr(Address("10.0.0.1:7000")).ok());
+}
+
+TEST_F(SoftCmEndpointTest, OptionValuesAreChecked) {
+  const std::vector<uint8_t> byte{32}, four{1, 0, 0, 0}, none;
+  EXPECT_TRUE(id_->SetOption(0, byte).ok());
+  EXPECT_EQ(id_->SetOption(0, four).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(id_->SetOption(1, byte).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(id_->SetOption(2, four).ok());
+  EXPECT_EQ(id_->SetOption(3, byte).code(), StatusCode::kInvalidArgument) << "at most 31";
+  EXPECT_EQ(id_->SetOption(3, none).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(id_->SetOption(3, std::vector<uint8_t>{14}).ok());
+  EXPECT_EQ(id_->SetOption(4, byte).code(), StatusCode::kUnimplemented);
+  ASSERT_TRUE(id_->BindAddr(Address("10.0.0.1:0")).ok());
+  EXPECT_EQ(id_->SetOption(1, four).code(), StatusCode::kFailedPrecondition) << "too late";
+}
+
+TEST_F(SoftCmEndpointTest, OptionsShowOnTheWireAndInTheQp) {
+  ASSERT_TRUE(id_->SetOption(0, std::vector<uint8_t>{0x28}).ok());
+  ASSERT_TRUE(id_->SetOption(3, std::vector<uint8_t>{14}).ok());
+  TestHost b(&net_, "10.0.0.2");
+  TestId server(&b);
+  ListenOn(&server, Address("0.0.0.0:7000"), AcceptIt);
+  ConnectTo(&id_, Address("10.0.0.2:7000"));
+  ASSERT_TRUE(net_.Run());
+  const auto& req = std::get<wire::CmReq>(net_.Last(wire::CmAttribute::kReq)->message);
+  EXPECT_EQ(req.primary.traffic_class, 0x28);
+  EXPECT_EQ(req.primary.local_ack_timeout, 14);
+  EXPECT_EQ(id_->InitQpAttr(QpState::kRts)->timeout, 14);
+  EXPECT_EQ((*server.requests[0])->InitQpAttr(QpState::kRts)->timeout, 14);
+  EXPECT_EQ((*server.requests[0])->InitQpAttr(QpState::kRtr)->av.traffic_class, 0x28);
+}
+
+TEST_F(SoftCmEndpointTest, ResolveTakesTheRoutesAddressAndDevice) {
+  ASSERT_TRUE(id_->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 100).ok());
+  EXPECT_STREQ(id_->state_name(), "addr_query");
+  Turn();
+  EXPECT_EQ(id_.Count(CmEventType::kAddrResolved), 1);
+  EXPECT_EQ(id_->local().ip, a_.ip);
+  EXPECT_NE(id_->local().port, 0);
+  EXPECT_EQ(id_->device(), &a_.device);
+}
+
+TEST_F(SoftCmEndpointTest, ResolveErrorsCarryANegativeErrno) {
+  EXPECT_EQ(ResolveError(SocketAddress(), Address("10.0.0.2:7")), 0);
+  EXPECT_EQ(ResolveError(SocketAddress(), Address("127.0.0.5:7")), -ENODEV)
+      << "no device on loopback";
+  EXPECT_EQ(ResolveError(SocketAddress(), Address("239.1.1.1:7")), -EINVAL);
+  a_.has_route = false;
+  EXPECT_EQ(ResolveError(SocketAddress(), Address("10.0.0.2:7")), -ENETUNREACH);
+}
+
+TEST_F(SoftCmEndpointTest, ResolveRefusesAtOnceWhatCannotWork) {
+  EXPECT_EQ(id_->ResolveAddr(SocketAddress(), {IpAddress::Parse("fe80::2").value(), 7}, 1).code(),
+            StatusCode::kInvalidArgument)
+      << "link-local without scope";
+  EXPECT_EQ(id_->ResolveAddr(Address("10.0.0.9:0"), Address("10.0.0.2:7"), 1).code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(id_->ResolveAddr(Address("10.0.0.1:0"), Address("[fd77::2]:7"), 1).code(),
+            StatusCode::kInvalidArgument)
+      << "two families";
+}
+
+TEST_F(SoftCmEndpointTest, ResolveMayBeTriedAgainAfterAnError) {
+  a_.has_route = false;
+  ASSERT_TRUE(id_->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 1).ok());
+  Turn();
+  a_.has_route = true;
+  ASSERT_TRUE(id_->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 1).ok());
+  Turn();
+  EXPECT_EQ(id_.Count(CmEventType::kAddrResolved), 1) << id_.History();
+}
+
+TEST_F(SoftCmEndpointTest, PeerOnLoopbackIsReachedFromAnyLoopbackDevice) {
+  // The kernel's route says 127.0.0.1, the daemon has 127.0.0.2 only.
+  TestHost near(&net_, "127.0.0.2");
+  TestId id(&near);
+  ASSERT_TRUE(id->ResolveAddr(SocketAddress(), Address("127.0.0.3:7"), 100).ok());
+  near.manager->Poll(net_.now);
+  EXPECT_EQ(id.Count(CmEventType::kAddrResolved), 1) << id.History();
+  EXPECT_EQ(id->local().ip, near.ip);
+}
+
+TEST_F(SoftCmEndpointTest, CallsInTheWrongStateAreRefused) {
+  EXPECT_EQ(id_->ResolveRoute(1).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->Connect(Param(2)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->Establish().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->Accept(Param(2)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->Reject({}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->Disconnect().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->NotifyCommEstablished().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->InitQpAttr(QpState::kInit).status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(id_->Listen(1).ok());
+  EXPECT_EQ(id_->Listen(1).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(id_->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 1).code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SoftCmEndpointTest, TooMuchPrivateDataIsRefused) {
+  TestHost b(&net_, "10.0.0.2");
+  TestId server(&b);
+  ListenOn(&server, Address("0.0.0.0:7000"), [](TestId& request) {
+    EXPECT_EQ(request->Accept(Param(2, std::vector<uint8_t>(197))).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(request->Reject(std::vector<uint8_t>(149)).code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(request->Accept(Param(2, std::vector<uint8_t>(196))).ok());
+  });
+  ConnectTo(&id_, Address("10.0.0.2:7000"), Param(3, std::vector<uint8_t>(56)));
+  ASSERT_TRUE(net_.Run());
+  EXPECT_STREQ(id_->state_name(), "established");
+
+  TestId greedy(&a_);
+  greedy.on_event = [](TestId& id, const SeenEvent& event) {
+    if (event.type == CmEventType::kAddrResolved) (void)id->ResolveRoute(1);
+  };
+  ASSERT_TRUE(greedy->ResolveAddr(SocketAddress(), Address("10.0.0.2:7000"), 1).ok());
+  ASSERT_TRUE(net_.Run());
+  EXPECT_EQ(greedy->Connect(Param(4, std::vector<uint8_t>(57))).code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(SoftCmEndpointTest, InitAttributesBeforeTheConnectionGiveThePeerNoRights) {
+  ASSERT_TRUE(id_->BindAddr(Address("10.0.0.1:0")).ok());
+  const auto attr = id_->InitQpAttr(QpState::kInit);
+  ASSERT_TRUE(attr.ok());
+  EXPECT_EQ(attr->access_flags, 0u);
+  EXPECT_EQ(id_->InitQpAttr(QpState::kRtr).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SoftCmEndpointTest, BothSidesAttributesFitTogether) {
+  TestHost b(&net_, "10.0.0.2");
+  TestId server(&b);
+  ListenOn(&server, Address("0.0.0.0:7000"), AcceptIt);
+  ConnectTo(&id_, Address("10.0.0.2:7000"), Param(0x11, {}, 1, 2));
+  ASSERT_TRUE(net_.Run());
+  TestId& peer = *server.requests.at(0);
+  const auto our_rtr = id_->InitQpAttr(QpState::kRtr).value(),
+             our_rts = id_->InitQpAttr(QpState::kRts).value();
+  const auto peer_rtr = peer->InitQpAttr(QpState::kRtr).value(),
+             peer_rts = peer->InitQpAttr(QpState::kRts).value();
+  EXPECT_EQ(our_rtr.rq_psn, peer_rts.sq_psn);
+  EXPECT_EQ(peer_rtr.rq_psn, our_rts.sq_psn);
+  EXPECT_EQ(our_rtr.dest_qpn, 0x22u);
+  EXPECT_EQ(peer_rtr.dest_qpn, 0x11u);
+  EXPECT_EQ(our_rtr.av.dest, b.ip);
+  EXPECT_EQ(our_rtr.av.sgid_index, 1u) << "where the address stands in the GID table";
+  EXPECT_EQ(peer_rtr.av.dest, a_.ip);
+}
+
+TEST_F(SoftCmEndpointTest, UdIsNotServedYet) {
+  TestId udp(&a_, PortSpace::kUdp);
+  ASSERT_TRUE(udp->BindAddr(Address("10.0.0.1:7000")).ok());
+  EXPECT_EQ(udp->Listen(1).code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(udp->Connect(Param(2)).code(), StatusCode::kUnimplemented);
+}
+
+TEST_F(SoftCmEndpointTest, PollFdIsReadableWhileThereIsWork) {
+  const auto readable = [this] {
+    pollfd wait{a_.manager->poll_fd(), POLLIN, 0};
+    return ::poll(&wait, 1, 0) == 1;
+  };
+  EXPECT_FALSE(readable());
+  ASSERT_TRUE(id_->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 1).ok());
+  EXPECT_TRUE(readable());
+  EXPECT_TRUE(readable()) << "level-triggered";
+  Turn();
+  EXPECT_FALSE(readable());
+}
+
+TEST_F(SoftCmEndpointTest, PollDoesABoundedAmountAndSaysThatMoreIsLeft) {
+  CmOptions options;
+  options.poll_budget = 2;
+  TestHost small(&net_, "10.0.0.7", options);
+  std::vector<std::unique_ptr<TestId>> ids;
+  for (int i = 0; i < 5; ++i) {
+    ids.push_back(std::make_unique<TestId>(&small));
+    ASSERT_TRUE((*ids.back())->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 1).ok());
+  }
+  const auto resolved = [&ids] {
+    int count = 0;
+    for (const auto& id : ids) count += id->Count(CmEventType::kAddrResolved);
+    return count;
+  };
+  for (const int expected : {2, 4, 5}) {
+    EXPECT_EQ(small.manager->NextDeadline(), net_.now);
+    small.manager->Poll(net_.now);
+    EXPECT_EQ(resolved(), expected);
+  }
+  EXPECT_EQ(small.manager->NextDeadline(), device::kNever);
+}
+
+}  // namespace
+}  // namespace rdmad::soft
