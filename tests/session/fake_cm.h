@@ -1,0 +1,82 @@
+// A connection manager whose endpoints say yes to everything and never report anything by
+// themselves.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "daemon/device/connection_manager.h"
+
+namespace rdmad::session {
+
+class FakeConnectionManager;
+
+class FakeEndpoint final : public device::CmEndpoint {
+ public:
+  FakeEndpoint(FakeConnectionManager* manager, device::CmEventSink* sink);
+  ~FakeEndpoint() override;
+
+  void SetSink(device::CmEventSink* the_sink) noexcept override { sink = the_sink; }
+  absl::Status BindAddr(const SocketAddress& address) override {
+    local_ = address;
+    return absl::OkStatus();
+  }
+  absl::Status ResolveAddr(const SocketAddress&, const SocketAddress&, uint32_t) override {
+    return absl::OkStatus();
+  }
+  absl::Status ResolveRoute(uint32_t) override { return absl::OkStatus(); }
+  absl::Status Listen(int) override { return absl::OkStatus(); }
+  absl::Status Connect(const device::ConnParam&) override { return absl::OkStatus(); }
+  absl::Status Establish() override { return absl::OkStatus(); }
+  absl::Status Accept(const device::ConnParam&) override { return absl::OkStatus(); }
+  absl::Status Reject(std::span<const uint8_t>) override { return absl::OkStatus(); }
+  absl::Status Disconnect() override { return absl::OkStatus(); }
+  absl::Status NotifyCommEstablished() override { return absl::OkStatus(); }
+  absl::Status SetOption(uint32_t, std::span<const uint8_t>) override { return absl::OkStatus(); }
+  absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override {
+    device::QpAttr attr;
+    attr.mask = device::kQpAttrState;
+    attr.state = state;
+    return attr;
+  }
+  device::Device* device() const noexcept override { return nullptr; }
+  SocketAddress local() const noexcept override { return local_; }
+  SocketAddress peer() const noexcept override { return {}; }
+  const char* state_name() const noexcept override { return "fake"; }
+  uint32_t remote_qpn() const noexcept override { return 0; }
+
+  device::CmEventSink* sink;
+
+ private:
+  FakeConnectionManager* const manager_;
+  SocketAddress local_;
+};
+
+class FakeConnectionManager final : public device::ConnectionManager {
+ public:
+  std::unique_ptr<device::CmEndpoint> CreateEndpoint(device::PortSpace,
+                                                     device::CmEventSink* sink) override {
+    return std::make_unique<FakeEndpoint>(this, sink);
+  }
+  int poll_fd() const noexcept override { return -1; }
+  void Poll(device::TimeNs) override {}
+  device::TimeNs NextDeadline() const noexcept override { return device::kNever; }
+
+  int endpoints = 0;
+  FakeEndpoint* last = nullptr;
+  std::function<void()> on_endpoint_gone;
+};
+
+inline FakeEndpoint::FakeEndpoint(FakeConnectionManager* manager, device::CmEventSink* the_sink)
+    : sink(the_sink), manager_(manager) {
+  ++manager_->endpoints;
+  manager_->last = this;
+}
+
+inline FakeEndpoint::~FakeEndpoint() {
+  --manager_->endpoints;
+  if (manager_->on_endpoint_gone) manager_->on_endpoint_gone();
+}
+
+}  // namespace rdmad::session

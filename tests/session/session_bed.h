@@ -1,0 +1,221 @@
+// A session on a fake device and a real engine that the test turns by hand: nothing happens but in
+// Settle().
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/engine/engine.h"
+#include "daemon/session/device_list.h"
+#include "daemon/session/event_router.h"
+#include "daemon/session/quota.h"
+#include "daemon/session/session.h"
+#include "daemon/session/session_host.h"
+#include "tests/session/fake_cm.h"
+#include "tests/support/fake_device.h"
+
+namespace rdmad::session {
+
+class FakeHost final : public SessionHost {
+ public:
+  std::unique_ptr<FdWatch> WatchWritable(int, std::function<void()> ready) override {
+    on_writable = std::move(ready);
+    return std::make_unique<FdWatch>();
+  }
+  void RunSlowly(std::function<void()> work, std::function<void()> done) override {
+    slow.push_back([work = std::move(work), done = std::move(done)] {
+      work();
+      done();
+    });
+  }
+  void EndSession(Session&, const std::string& reason) override { end_reasons.push_back(reason); }
+
+  std::function<void()> on_writable;
+  std::vector<std::function<void()>> slow;
+  std::vector<std::string> end_reasons;
+};
+
+class FakeSender final : public DescriptorSender {
+ public:
+  absl::Status SendDescriptor(uint64_t tag, v1::DescriptorKind kind, int fd) override {
+    if (!result.ok()) return result;
+    EXPECT_EQ(sent.count(tag), 0u) << "a tag was used twice";
+    sent[tag] = {kind, UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0))};
+    return absl::OkStatus();
+  }
+
+  struct Sent {
+    v1::DescriptorKind kind;
+    UniqueFd fd;
+  };
+  std::map<uint64_t, Sent> sent;
+  absl::Status result;
+};
+
+// The outcome of one call.
+template <typename Reply>
+struct Outcome {
+  Reply reply;
+  int answers = 0;
+  absl::Status status;
+
+  [[nodiscard]] bool ok() const { return answers == 1 && status.ok(); }
+};
+
+class SessionBed {
+ public:
+  explicit SessionBed(const SessionLimits& limits = {}) : budget(uint64_t{1} << 40) {
+    engine = engine::Engine::Create({}).value();
+    engine->AddDataPath(&path);
+    engine->proxy().SetEventSink(&router);
+    devices.Add(&device);
+    environment.engine = &engine->proxy();
+    environment.devices = &devices;
+    environment.connection_manager = &manager;
+    environment.router = &router;
+    environment.pool_budget = &budget;
+    environment.host = &host;
+    environment.clock = [] { return device::TimeNs{0}; };
+    session = std::make_unique<Session>(environment, SessionIdentity{1, "test", 2, 3, 4}, limits,
+                                        &sender);
+  }
+  // Closes what a test left open and looks for what is left behind.
+  ~SessionBed() {
+    if (session != nullptr) Close();
+    EXPECT_EQ(router.count(), 0u);
+    EXPECT_EQ(budget.in_use_bytes(), 0u);
+    EXPECT_EQ(manager.endpoints, 0);
+  }
+
+  // Lets engine, slow work and answers run until nothing happens any more.
+  void Settle() {
+    for (int quiet = 0; quiet < 3;) {
+      const std::vector<std::function<void()>> slow = std::exchange(host.slow, {});
+      for (const std::function<void()>& work : slow) work();
+      quiet = engine->DoWork(0) == 0 && slow.empty() ? quiet + 1 : 0;
+      engine->proxy().Poll();
+    }
+  }
+
+  void Open() {
+    absl::Status status = absl::UnknownError("not answered");
+    absl::StatusOr<AttachGift> given =
+        session->Open([&](absl::Status result) { status = std::move(result); });
+    ASSERT_TRUE(given.ok()) << given.status();
+    gift = std::move(*given);
+    Settle();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  // Starts a call; the outcome is filled in by Settle().
+  template <typename Request, typename Reply>
+  std::shared_ptr<Outcome<Reply>> Start(void (Session::*method)(const Request&, Reply*,
+                                                                Session::Done),
+                                        const Request& request) {
+    auto outcome = std::make_shared<Outcome<Reply>>();
+    (session.get()->*method)(request, &outcome->reply, [outcome](absl::Status status) {
+      ++outcome->answers;
+      outcome->status = std::move(status);
+    });
+    return outcome;
+  }
+  template <typename Request, typename Reply>
+  Outcome<Reply> Call(void (Session::*method)(const Request&, Reply*, Session::Done),
+                      const Request& request) {
+    auto outcome = Start(method, request);
+    Settle();
+    EXPECT_EQ(outcome->answers, 1);
+    return *outcome;
+  }
+
+  // Ends the session and waits for its end.
+  void Close() {
+    int closed = 0;
+    session->Close([&closed] { ++closed; });
+    Settle();
+    EXPECT_EQ(closed, 1);
+    session.reset();
+  }
+
+  Handle MakePd() { return Call(&Session::AllocPd, v1::AllocPdRequest()).reply.pd(); }
+  Handle MakePool(uint64_t bytes = 4096) {
+    v1::CreatePoolRequest request;
+    request.set_size_bytes(bytes);
+    return Call(&Session::CreatePool, request).reply.pool();
+  }
+  static v1::CreateCqRequest CqRequest(uint32_t depth = 16, Handle channel = kNoHandle) {
+    v1::CreateCqRequest request;
+    request.set_depth(depth);
+    request.set_channel(channel);
+    return request;
+  }
+  Handle MakeCq(Handle channel = kNoHandle) {
+    return Call(&Session::CreateCq, CqRequest(16, channel)).reply.cq();
+  }
+  Handle MakeChannel() {
+    return Call(&Session::CreateCompletionChannel, v1::CreateCompletionChannelRequest())
+        .reply.channel();
+  }
+  static v1::CreateQpRequest QpRequest(Handle pd, Handle cq) {
+    v1::CreateQpRequest request;
+    request.set_pd(pd);
+    request.set_qp_type(2);
+    request.set_send_cq(cq);
+    request.set_recv_cq(cq);
+    request.mutable_cap()->set_max_send_wr(8);
+    request.mutable_cap()->set_max_recv_wr(8);
+    request.mutable_cap()->set_max_send_sge(1);
+    request.mutable_cap()->set_max_recv_sge(1);
+    return request;
+  }
+  Handle MakeQp(Handle pd, Handle cq) {
+    return Call(&Session::CreateQp, QpRequest(pd, cq)).reply.qp();
+  }
+  static v1::RegisterRegionRequest RegionRequest(Handle pd, Handle pool, uint64_t offset,
+                                                 uint64_t length) {
+    v1::RegisterRegionRequest request;
+    request.set_pd(pd);
+    request.set_pool(pool);
+    request.set_offset_bytes(offset);
+    request.set_length_bytes(length);
+    request.set_iova(0x10000);
+    request.set_access(1);
+    return request;
+  }
+  Handle MakeRegion(Handle pd, Handle pool) {
+    return Call(&Session::RegisterRegion, RegionRequest(pd, pool, 0, 4096)).reply.region();
+  }
+  Handle MakeEventChannel() {
+    return Call(&Session::CreateEventChannel, v1::CreateEventChannelRequest()).reply.channel();
+  }
+  Handle MakeId(Handle channel) {
+    v1::CreateIdRequest request;
+    request.set_channel(channel);
+    request.set_port_space(0x0106);
+    return Call(&Session::CreateId, request).reply.id();
+  }
+
+  testing::FakeDataPath path;
+  testing::FakeDevice device{&path};
+  FakeConnectionManager manager;
+  std::unique_ptr<engine::Engine> engine;
+  EventRouter router;
+  HostBudget budget;
+  FakeHost host;
+  FakeSender sender;
+  DeviceList devices;
+  SessionEnvironment environment;
+  AttachGift gift;
+  std::unique_ptr<Session> session;
+};
+
+}  // namespace rdmad::session
