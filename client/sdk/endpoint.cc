@@ -111,13 +111,17 @@ absl::Status Endpoint::Read(const Buffer& local, const RemoteBuffer& remote, uin
   return state_->WaitFor(operation, Deadline::Infinite());
 }
 
-absl::Status Endpoint::StartWrite(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes,
-                                  std::optional<uint32_t> imm) {
-  return state_->StartOneSided({WrOpcode::kRdmaWrite, &local, remote, offset_bytes, imm}).status();
+absl::StatusOr<uint64_t> Endpoint::StartWrite(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes,
+                                              std::optional<uint32_t> imm) {
+  return state_->StartOneSided({WrOpcode::kRdmaWrite, &local, remote, offset_bytes, imm});
 }
 
-absl::Status Endpoint::StartRead(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes) {
-  return state_->StartOneSided({WrOpcode::kRdmaRead, &local, remote, offset_bytes, std::nullopt}).status();
+absl::StatusOr<uint64_t> Endpoint::StartRead(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes) {
+  return state_->StartOneSided({WrOpcode::kRdmaRead, &local, remote, offset_bytes, std::nullopt});
+}
+
+absl::Status Endpoint::Wait(uint64_t operation, absl::Duration timeout) {
+  return state_->WaitFor(operation, Deadline::After(timeout));
 }
 
 absl::Status Endpoint::Flush(absl::Duration timeout) { return state_->Flush(Deadline::After(timeout)); }

@@ -91,14 +91,17 @@ class Endpoint {
   absl::StatusOr<Buffer> Receive(absl::Duration timeout = absl::InfiniteDuration());
 
   // One-sided: copies all of `local` to `offset_bytes` of the peer's buffer, or from there. Write and Read return when
-  // the bytes have moved; StartWrite and StartRead when queued, and `local` must stay until Flush.
+  // the bytes have moved; StartWrite and StartRead when queued, with a number to Wait for: `local` must stay until then.
+  // With `imm`, the peer's Receive hears of a write.
   // Errors: InvalidArgument (beyond the remote buffer), PermissionDenied (the peer's device refused the key).
   absl::Status Write(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes = 0,
                      std::optional<uint32_t> imm = std::nullopt);
   absl::Status Read(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes = 0);
-  absl::Status StartWrite(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes = 0,
-                          std::optional<uint32_t> imm = std::nullopt);
-  absl::Status StartRead(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes = 0);
+  absl::StatusOr<uint64_t> StartWrite(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes = 0,
+                                      std::optional<uint32_t> imm = std::nullopt);
+  absl::StatusOr<uint64_t> StartRead(const Buffer& local, const RemoteBuffer& remote, uint64_t offset_bytes = 0);
+  // Waits until that operation and all before it are done.
+  absl::Status Wait(uint64_t operation, absl::Duration timeout = absl::InfiniteDuration());
   // Waits until everything sent, written and read so far is done.
   absl::Status Flush(absl::Duration timeout = absl::InfiniteDuration());
 
