@@ -67,7 +67,8 @@ class RunDir {
   // Errors: AlreadyExists (something that is not ours stands there; says what).
   absl::StatusOr<UniqueFd> Listen(const char* name, int type, int backlog);
 
-  // Unlinks the sockets that Listen() made, if they are still the same.
+  // Unlinks the sockets that Listen() made, if they are still the same. To be called while they are
+  // open: a closed socket's inode number may be another's.
   void RemoveSockets() noexcept;
 
  private:
