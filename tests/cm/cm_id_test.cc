@@ -1,0 +1,321 @@
+#include "daemon/cm/cm_id.h"
+
+#include "gtest/gtest.h"
+#include "tests/cm/cm_id_testing.h"
+
+namespace rdmad::cm {
+namespace {
+
+using device::CmEventType;
+using Log = std::vector<std::string>;
+
+class CmIdTest : public ::testing::Test {
+ protected:
+  CmIdTest() { Make(7); }
+  ~CmIdTest() override {
+    id_.reset();
+    session_.ids.clear();
+  }
+
+  void Make(uint64_t handle) {
+    id_ = std::make_unique<CmId>(&manager_, &session_, channel_.get(), handle,
+                                 device::PortSpace::kTcp);
+    endpoint_ = manager_.last;
+  }
+  void BindQp() {
+    id_->SetQp(&qp_, &engine_, Into(&bound_));
+    ASSERT_TRUE(bound_.ok());
+    manager_.log.clear();
+  }
+  static CmId::Done Into(absl::Status* status) {
+    *status = absl::UnknownError("no answer yet");
+    return [status](const absl::Status& result) {
+      EXPECT_EQ(status->code(), absl::StatusCode::kUnknown) << "answered twice";
+      *status = result;
+    };
+  }
+  // Types of the events that the client has not read yet.
+  std::vector<CmEventType> Types() {
+    std::vector<CmEventType> types;
+    for (const shm::CmEvent& event : channel_.ReadAll())
+      types.push_back(static_cast<CmEventType>(event.type));
+    return types;
+  }
+  static device::ConnParam Depths(uint8_t responder_resources, uint8_t initiator_depth) {
+    device::ConnParam param;
+    param.responder_resources = responder_resources;
+    param.initiator_depth = initiator_depth;
+    return param;
+  }
+
+  FakeManager manager_;
+  FakeEngine engine_;
+  FakeQp qp_{&manager_};
+  FakeSession session_;
+  TestChannel channel_{&session_};
+  TestChannel other_channel_{&session_};
+  std::unique_ptr<CmId> id_;
+  FakeEndpoint* endpoint_;
+  absl::Status bound_;
+};
+
+TEST_F(CmIdTest, EventNamesTheIdItsDeviceAndItsAddresses) {
+  endpoint_->Say(CmEventType::kAddrError, -19);
+  shm::CmEvent event;
+  ASSERT_TRUE(channel_.Read(&event));
+  EXPECT_EQ(event.type, 1u);
+  EXPECT_EQ(event.status, -19);
+  EXPECT_EQ(event.id_handle, 7u);
+  EXPECT_EQ(event.listen_handle, 0u);
+  EXPECT_EQ(event.device_index, 3u);
+  EXPECT_EQ(event.local.port, 1000);
+  EXPECT_EQ(event.peer.port, 2000);
+  EXPECT_EQ(id_->events_reported(), 1u);
+}
+
+TEST_F(CmIdTest, BindingAQpMovesItToInitWithoutRights) {
+  BindQp();
+  ASSERT_EQ(qp_.moves.size(), 1u);
+  EXPECT_EQ(qp_.moves[0].mask, 0x39u);
+  EXPECT_EQ(qp_.moves[0].access_flags, 0u);
+  absl::Status second;
+  id_->SetQp(&qp_, &engine_, Into(&second));
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CmIdTest, WithAQpTheClientSeesEstablishedOnceTheQpIsReady) {
+  BindQp();
+  ASSERT_TRUE(id_->Connect({}).ok());
+  EXPECT_EQ(endpoint_->param.qpn, 0x11u) << "the QP's number, whatever the client said";
+  engine_.holds = true;
+  endpoint_->Say(CmEventType::kConnectResponse);
+  EXPECT_TRUE(Types().empty());
+  engine_.Run();
+  EXPECT_EQ(manager_.log, (Log{"connect", "init", "rtr", "rts", "establish"}));
+  shm::CmEvent event;
+  ASSERT_TRUE(channel_.Read(&event));
+  EXPECT_EQ(static_cast<CmEventType>(event.type), CmEventType::kEstablished);
+  EXPECT_EQ(event.private_data_bytes, 3);
+  EXPECT_EQ(event.qpn, 0x22u);
+}
+
+TEST_F(CmIdTest, WithoutAQpTheClientSeesConnectResponseAndEstablishesItself) {
+  device::ConnParam param;
+  param.qpn = 0x99;
+  ASSERT_TRUE(id_->Connect(param).ok());
+  EXPECT_EQ(endpoint_->param.qpn, 0x99u);
+  endpoint_->Say(CmEventType::kConnectResponse);
+  EXPECT_EQ(Types(), std::vector{CmEventType::kConnectResponse});
+  EXPECT_TRUE(id_->Establish().ok());
+  EXPECT_EQ(manager_.log, (Log{"connect", "establish"}));
+}
+
+TEST_F(CmIdTest, QpThatRefusesIsAConnectErrorAndThePeerIsRejected) {
+  BindQp();
+  qp_.refuses = device::QpState::kRtr;
+  endpoint_->Say(CmEventType::kConnectResponse);
+  EXPECT_EQ(Types(), std::vector{CmEventType::kConnectError});
+  EXPECT_EQ(manager_.log, (Log{"init", "err", "reject"}));
+}
+
+TEST_F(CmIdTest, RejectionWhileTheQpMovesIsTheOnlyOutcome) {
+  BindQp();
+  engine_.holds = true;
+  endpoint_->Say(CmEventType::kConnectResponse);
+  endpoint_->Say(CmEventType::kRejected, 28);
+  engine_.Run();
+  EXPECT_EQ(Types(), std::vector{CmEventType::kRejected});
+  EXPECT_EQ(manager_.log, (Log{"init", "err"})) << "the chain was cut, no RTU was sent";
+}
+
+TEST_F(CmIdTest, EstablishThatComesTooLateReportsNothing) {
+  BindQp();
+  endpoint_->results["establish"] = absl::FailedPreconditionError("closed");
+  endpoint_->Say(CmEventType::kConnectResponse);
+  EXPECT_TRUE(Types().empty()) << "the event that says why is on its way";
+}
+
+TEST_F(CmIdTest, AcceptMovesTheQpFirstAndWithTheAcceptedDepths) {
+  BindQp();
+  absl::Status accepted;
+  engine_.holds = true;
+  id_->Accept(Depths(5, 6), Into(&accepted));
+  EXPECT_EQ(accepted.code(), absl::StatusCode::kUnknown);
+  engine_.Run();
+  EXPECT_TRUE(accepted.ok());
+  EXPECT_EQ(manager_.log, (Log{"init", "rtr", "rts", "accept"}));
+  EXPECT_EQ(qp_.moves[2].max_dest_rd_atomic, 5);
+  EXPECT_EQ(qp_.moves[3].max_rd_atomic, 6);
+  EXPECT_EQ(endpoint_->param.qpn, 0x11u);
+}
+
+TEST_F(CmIdTest, AcceptWithoutAQpGoesStraightThrough) {
+  absl::Status accepted;
+  id_->Accept(Depths(1, 1), Into(&accepted));
+  EXPECT_TRUE(accepted.ok());
+  EXPECT_EQ(manager_.log, Log{"accept"});
+}
+
+TEST_F(CmIdTest, AcceptThatTheEndpointRefusesLeavesTheQpInError) {
+  BindQp();
+  endpoint_->results["accept"] = absl::FailedPreconditionError("withdrawn");
+  absl::Status accepted;
+  id_->Accept(Depths(1, 1), Into(&accepted));
+  EXPECT_EQ(accepted.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(manager_.log.back(), "err");
+}
+
+TEST_F(CmIdTest, AcceptBeforeThereIsARequestFailsWithoutTouchingTheQp) {
+  BindQp();
+  endpoint_->attributes_known = false;
+  absl::Status accepted;
+  id_->Accept(Depths(1, 1), Into(&accepted));
+  EXPECT_EQ(accepted.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(manager_.log.empty());
+}
+
+TEST_F(CmIdTest, DepthsFollowTheDevice) {
+  ASSERT_TRUE(id_->Connect(Depths(0xff, 0xff)).ok());
+  EXPECT_EQ(endpoint_->param.responder_resources, 16) << "RDMA_MAX_RESP_RES";
+  EXPECT_EQ(endpoint_->param.initiator_depth, 16) << "RDMA_MAX_INIT_DEPTH";
+  EXPECT_TRUE(id_->Connect(Depths(16, 16)).ok());
+  EXPECT_EQ(id_->Connect(Depths(17, 0)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(id_->Connect(Depths(0, 17)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CmIdTest, DisconnectMovesTheQpToErrorFirst) {
+  BindQp();
+  absl::Status done;
+  id_->Disconnect(Into(&done));
+  EXPECT_TRUE(done.ok());
+  EXPECT_EQ(manager_.log, (Log{"err", "disconnect"}));
+}
+
+TEST_F(CmIdTest, PeersDisconnectDuringOursAnswersBoth) {
+  BindQp();
+  engine_.holds = true;
+  absl::Status done;
+  id_->Disconnect(Into(&done));
+  endpoint_->Say(CmEventType::kDisconnected);
+  engine_.Run();
+  EXPECT_TRUE(done.ok()) << done.ToString();
+  EXPECT_EQ(Types(), std::vector{CmEventType::kDisconnected});
+}
+
+TEST_F(CmIdTest, DisconnectedAndRejectedMoveTheQpToError) {
+  for (const CmEventType type : {CmEventType::kDisconnected, CmEventType::kRejected}) {
+    qp_.moves.clear();
+    BindQp();
+    endpoint_->Say(type);
+    EXPECT_EQ(manager_.log, Log{"err"});
+    id_->ClearQp();
+  }
+}
+
+TEST_F(CmIdTest, ClearedQpIsLeftAlone) {
+  BindQp();
+  id_->ClearQp();
+  endpoint_->Say(CmEventType::kDisconnected);
+  EXPECT_TRUE(manager_.log.empty());
+}
+
+TEST_F(CmIdTest, DestroyedIdAnswersWhatIsOutstandingAndLateAnswersFindNobody) {
+  BindQp();
+  engine_.holds = true;
+  absl::Status accepted;
+  id_->Accept(Depths(1, 1), Into(&accepted));
+  id_.reset();
+  EXPECT_EQ(accepted.code(), absl::StatusCode::kCancelled);
+  engine_.Run();
+  EXPECT_EQ(manager_.alive, 0);
+  EXPECT_EQ(channel_->user_count(), 0u);
+}
+
+TEST_F(CmIdTest, IdMayBeDestroyedFromItsOwnAnswer) {
+  BindQp();
+  id_->Accept(Depths(1, 1), [this](const absl::Status&) { id_.reset(); });
+  EXPECT_EQ(id_, nullptr);
+  EXPECT_EQ(manager_.alive, 0);
+}
+
+TEST_F(CmIdTest, RequestMakesANewIdOnTheListenersChannel) {
+  FakeEndpoint* const request = endpoint_->SayRequest();
+  shm::CmEvent event;
+  ASSERT_TRUE(channel_.Read(&event));
+  EXPECT_EQ(static_cast<CmEventType>(event.type), CmEventType::kConnectRequest);
+  EXPECT_EQ(event.id_handle, 100u);
+  EXPECT_EQ(event.listen_handle, 7u);
+  EXPECT_EQ(id_->events_reported(), 1u) << "counts for the listener";
+  EXPECT_EQ(session_.ids.at(100)->events_reported(), 0u);
+  request->Say(CmEventType::kEstablished);
+  ASSERT_TRUE(channel_.Read(&event));
+  EXPECT_EQ(event.id_handle, 100u);
+  EXPECT_EQ(session_.ids.at(100)->events_reported(), 1u);
+}
+
+TEST_F(CmIdTest, RequestOverQuotaIsDestroyedSilently) {
+  session_.over_quota = true;
+  endpoint_->SayRequest();
+  EXPECT_EQ(manager_.alive, 1) << "the request's endpoint is gone, which rejects it";
+  EXPECT_TRUE(Types().empty());
+}
+
+TEST_F(CmIdTest, RequestsThatTheClientNeverSawGoWithTheListener) {
+  channel_.Fill();
+  endpoint_->SayRequest();
+  ASSERT_EQ(session_.ids.size(), 1u);
+  id_.reset();
+  EXPECT_TRUE(session_.ids.empty());
+  EXPECT_EQ(channel_->queued(), 0u);
+}
+
+TEST_F(CmIdTest, RequestsThatTheClientSawStayWhenTheListenerGoes) {
+  endpoint_->SayRequest();
+  id_.reset();
+  EXPECT_EQ(session_.ids.size(), 1u);
+}
+
+TEST_F(CmIdTest, NoEventAfterTheIdIsGone) {
+  channel_.Fill();
+  endpoint_->Say(CmEventType::kAddrResolved);
+  EXPECT_EQ(id_->events_reported(), 0u) << "it never left the daemon";
+  id_.reset();
+  channel_.Drain();
+  channel_->OnWritable();
+  EXPECT_TRUE(Types().empty());
+}
+
+TEST_F(CmIdTest, MigrationSaysHowManyEventsWentToTheOldChannel) {
+  endpoint_->Say(CmEventType::kAddrResolved);
+  channel_.Fill();
+  endpoint_->Say(CmEventType::kRouteResolved);
+  const CmId::Migration migration = id_->Migrate(other_channel_.get());
+  EXPECT_EQ(migration.events_reported, 1u);
+  EXPECT_EQ(migration.generation, 1u);
+  EXPECT_EQ(channel_->user_count(), 0u);
+  shm::CmEvent event;
+  ASSERT_TRUE(other_channel_.Read(&event)) << "the waiting event went along";
+  EXPECT_EQ(static_cast<CmEventType>(event.type), CmEventType::kRouteResolved);
+  EXPECT_EQ(event.generation, 1u);
+  EXPECT_EQ(id_->events_reported(), 2u);
+}
+
+TEST_F(CmIdTest, CommEstablishedOfTheQpReachesTheEndpoint) {
+  id_->OnQpAsyncEvent(device::AsyncEventType::kQpFatal);
+  EXPECT_TRUE(manager_.log.empty());
+  id_->OnQpAsyncEvent(device::AsyncEventType::kCommEst);
+  EXPECT_EQ(manager_.log, Log{"notify"});
+}
+
+TEST_F(CmIdTest, NotifyKnowsOnlyCommEstablished) {
+  EXPECT_TRUE(id_->Notify(4).ok());
+  EXPECT_EQ(id_->Notify(1).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CmIdTest, OptionsOfOtherLevelsAreNotKnown) {
+  EXPECT_TRUE(id_->SetOption(0, 0, {}).ok());
+  EXPECT_EQ(id_->SetOption(1, 0, {}).code(), absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace rdmad::cm

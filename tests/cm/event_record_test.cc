@@ -1,0 +1,63 @@
+#include "daemon/cm/event_record.h"
+
+#include "gtest/gtest.h"
+
+namespace rdmad::cm {
+namespace {
+
+TEST(EventRecord, AddressesSurviveTheRoundTrip) {
+  for (const char* text :
+       {"10.77.0.1:7174", "0.0.0.0:1", "[fd77::1]:4791", "[fe80::1%3]:1", "[::]:7"}) {
+    const SocketAddress address = SocketAddress::Parse(text).value();
+    const shm::SocketAddress wire = ToShm(address);
+    EXPECT_EQ(wire.family, address.ip.is_v4() ? 4 : 6) << text;
+    EXPECT_EQ(FromShm(wire), address) << text;
+  }
+}
+
+TEST(EventRecord, V4LiesInTheFirstFourBytes) {
+  const shm::SocketAddress wire = ToShm(SocketAddress::Parse("10.77.0.1:7174").value());
+  EXPECT_EQ(wire.addr[0], 10);
+  EXPECT_EQ(wire.addr[3], 1);
+  EXPECT_EQ(wire.addr[4], 0);
+  EXPECT_EQ(wire.port, 7174);
+}
+
+TEST(EventRecord, UnsetAddressHasNoFamily) {
+  EXPECT_EQ(ToShm(SocketAddress()).family, 0);
+  EXPECT_EQ(FromShm(shm::SocketAddress{}), SocketAddress());
+}
+
+TEST(EventRecord, CarriesEveryField) {
+  device::CmEvent event;
+  event.type = device::CmEventType::kRejected;
+  event.status = 28;
+  event.path_mtu = device::Mtu::k2048;
+  event.param.private_data.assign(196, 7);
+  event.param.responder_resources = 1;
+  event.param.initiator_depth = 2;
+  event.param.flow_control = 1;
+  event.param.retry_count = 4;
+  event.param.rnr_retry_count = 5;
+  event.param.srq = true;
+  event.param.qpn = 0x123456;
+  event.param.qkey = 0x89abcdef;
+  const shm::CmEvent record = ToRecord(event);
+  EXPECT_EQ(record.type, 8u);
+  EXPECT_EQ(record.status, 28);
+  EXPECT_EQ(record.path_mtu, 4);
+  EXPECT_EQ(record.private_data_bytes, 196);
+  EXPECT_EQ(record.private_data[195], 7);
+  EXPECT_EQ(record.private_data[196], 0);
+  EXPECT_EQ(record.responder_resources, 1);
+  EXPECT_EQ(record.initiator_depth, 2);
+  EXPECT_EQ(record.flow_control, 1);
+  EXPECT_EQ(record.retry_count, 4);
+  EXPECT_EQ(record.rnr_retry_count, 5);
+  EXPECT_EQ(record.srq, 1);
+  EXPECT_EQ(record.qpn, 0x123456u);
+  EXPECT_EQ(record.qkey, 0x89abcdefu);
+}
+
+}  // namespace
+}  // namespace rdmad::cm
