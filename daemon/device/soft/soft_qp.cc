@@ -105,8 +105,9 @@ QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
     const device::Mtu mtu =
         (attr.mask & kQpAttrPathMtu) != 0 ? attr.path_mtu : context_.attr.path_mtu;
     if (mtu > source.max_mtu) return QpResult::kBadValue;
+    // A GID has no scope: a link-local peer is on the link of the address that we send from.
     context_.flow = {.local = source.address,
-                     .remote = attr.av.dest,
+                     .remote = attr.av.dest.WithScope(source.address.scope_id()),
                      .traffic_class = attr.av.traffic_class,
                      .hop_limit = attr.av.hop_limit};
     requester_.ForgetPeer();

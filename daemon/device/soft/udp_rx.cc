@@ -20,7 +20,7 @@ namespace {
 
 // Batches are large: few of them keep the turn short and the buffers in the processor's cache.
 // Singles are small: many of them share the cost of the system call.
-constexpr size_t kMessagesPerCallOfBatches = 4;
+constexpr size_t kMessagesPerCallOfBatches = 8;
 constexpr size_t kBatchBytes = 16384;  // a message of this size or more is called a batch
 
 constexpr uint8_t kEcnMask = 3;

@@ -220,6 +220,44 @@ TEST_F(SoftDataPathTest, RemovedPortIsNeverAskedAgain) {
   EXPECT_TRUE(TurnUntil({&host}, [&] { return host.mads->Receive(&mad); }));
 }
 
+// Between two network stacks: other ids, other scopes, and batches that cross a device.
+TEST_F(SoftDataPathTest, WritesCrossAVethOnEveryKindOfAddress) {
+  rdmad::testing::SecondNetwork network;
+  if (!network.ok()) GTEST_SKIP() << "needs a network namespace, ip and veth";
+  ASSERT_TRUE(
+      rdmad::testing::Run("ip link set left mtu 4200 && ip addr add 192.0.2.1/24 dev left &&"
+                          "ip addr add fd00:4791::1/64 dev left nodad &&"
+                          "ip addr add fe80::4791:1/64 dev left nodad"));
+  network.Enter();
+  ASSERT_TRUE(
+      rdmad::testing::Run("ip link set right mtu 4200 &&"
+                          "ip addr add 192.0.2.2/24 dev right &&"
+                          "ip addr add fd00:4791::2/64 dev right nodad &&"
+                          "ip addr add fe80::4791:2/64 dev right nodad"));
+  SoftHost right({"192.0.2.2", "fd00:4791::2", "fe80::4791:2%right"}, TestPort());
+  network.Leave();
+  SoftHost left({"192.0.2.1", "fd00:4791::1", "fe80::4791:1%left"}, TestPort());
+  ASSERT_EQ(left.device().Gids().size(), 3u);
+  ASSERT_EQ(right.device().Gids().size(), 3u);
+  for (uint32_t sgid_index = 0; sgid_index < 3; ++sgid_index) {
+    SCOPED_TRACE(left.device().Gids()[sgid_index].address.ToString());
+    RcEnd a(left, kBufferBytes);
+    RcEnd b(right, kBufferBytes);
+    RcEnd::Connect(a, b, left.device().QueryPort().active_mtu, sgid_index);
+    a.FillRandomly(sgid_index);
+    ASSERT_EQ(a.Send(WrOpcode::kRdmaWrite, 0, 1 << 20, &b), PostResult::kOk);
+    ASSERT_EQ(a.Send(WrOpcode::kRdmaRead, 2 << 20, 1 << 20, &b), PostResult::kOk);
+    ASSERT_TRUE(TurnUntil({&left, &right}, [&] { return a.sends.all.size() == 2; }));
+    EXPECT_EQ(a.sends.all[0].status, WcStatus::kSuccess);
+    EXPECT_EQ(a.sends.all[1].status, WcStatus::kSuccess);
+    EXPECT_TRUE(std::equal(a.buffer.begin(), a.buffer.begin() + (1 << 20), b.buffer.begin()));
+    EXPECT_TRUE(
+        std::equal(a.buffer.begin(), a.buffer.begin() + (1 << 20), a.buffer.begin() + (2 << 20)));
+  }
+  EXPECT_EQ(left.device().QueryPort().active_mtu, Mtu::k4096);
+  EXPECT_EQ(left.Counter("udp_rx_drop_icrc") + right.Counter("udp_rx_drop_icrc"), 0u);
+}
+
 TEST_F(SoftDataPathTest, StrangersAndGarbageHarmNobody) {
   SoftHost left({"127.0.0.2"}, TestPort());
   SoftHost right({"127.0.0.3"}, TestPort());

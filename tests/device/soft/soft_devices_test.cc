@@ -236,6 +236,36 @@ TEST_F(SoftDeviceTest, KeepsItsCqAndMrLimits) {
   EXPECT_EQ(device.RegisterMr(*objects.pd, init).status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(SoftDeviceTest, RefusesAPathMtuOverTheInterfaces) {
+  if (!AddVeth()) GTEST_SKIP() << "needs a network namespace, ip and veth";
+  {
+    SoftHost host({"v0"}, TestPort());
+    Objects objects(host);
+    auto qp = std::move(host.device().CreateQp(*objects.pd, objects.Init())).value();
+    qp->Activate(testing::MonotonicNow());
+    device::QpAttr attr;
+    attr.mask = device::kQpAttrState | device::kQpAttrAccessFlags | device::kQpAttrPkeyIndex |
+                device::kQpAttrPort;
+    attr.state = device::QpState::kInit;
+    ASSERT_EQ(qp->Modify(attr, 0), device::QpResult::kOk);
+    attr.mask = device::kQpAttrState | device::kQpAttrAv | device::kQpAttrPathMtu |
+                device::kQpAttrDestQpn | device::kQpAttrRqPsn | device::kQpAttrMaxDestRdAtomic |
+                device::kQpAttrMinRnrTimer;
+    attr.state = device::QpState::kRtr;
+    attr.dest_qpn = 99;
+    attr.av.dest = IpAddress::FromV4(192, 0, 2, 8);
+    attr.path_mtu = device::Mtu::k2048;  // the interface has 1500
+    EXPECT_EQ(qp->Modify(attr, 0), device::QpResult::kBadValue);
+    attr.av.sgid_index = 77;
+    attr.path_mtu = device::Mtu::k1024;
+    EXPECT_EQ(qp->Modify(attr, 0), device::QpResult::kBadValue);
+    attr.av.sgid_index = 0;
+    EXPECT_EQ(qp->Modify(attr, 0), device::QpResult::kOk);
+    qp->Deactivate(testing::MonotonicNow());
+  }
+  RemoveVeth();
+}
+
 TEST_F(SoftDeviceTest, CountsObjectsUntilTheyAreDestroyed) {
   SoftHost host({"127.0.0.2"}, TestPort());
   SoftDevice& device = host.device();

@@ -97,11 +97,11 @@ IpAddress RcEnd::address(uint32_t sgid_index) const {
 }
 
 void RcEnd::Connect(RcEnd& a, RcEnd& b, device::Mtu mtu, uint32_t sgid_index) {
-  a.MoveToRts(b, mtu, sgid_index);
-  b.MoveToRts(a, mtu, sgid_index);
+  a.ConnectTo(b, mtu, sgid_index);
+  b.ConnectTo(a, mtu, sgid_index);
 }
 
-void RcEnd::MoveToRts(const RcEnd& peer, device::Mtu mtu, uint32_t sgid_index) {
+void RcEnd::ConnectTo(const RcEnd& peer, device::Mtu mtu, uint32_t sgid_index) {
   using namespace device;  // NOLINT: the names below are all of that room
   QpAttr attr;
   attr.mask = kQpAttrState | kQpAttrAccessFlags | kQpAttrPkeyIndex | kQpAttrPort;
@@ -111,7 +111,7 @@ void RcEnd::MoveToRts(const RcEnd& peer, device::Mtu mtu, uint32_t sgid_index) {
   attr.mask = kQpAttrState | kQpAttrAv | kQpAttrPathMtu | kQpAttrDestQpn | kQpAttrRqPsn |
               kQpAttrMaxDestRdAtomic | kQpAttrMinRnrTimer;
   attr.state = QpState::kRtr;
-  attr.av.dest = peer.address(sgid_index);
+  attr.av.dest = peer.address(sgid_index).WithScope(0);  // a GID, as the peer would send it
   attr.av.sgid_index = sgid_index;
   attr.path_mtu = mtu;
   attr.dest_qpn = peer.qp->qpn();

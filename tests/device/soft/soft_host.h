@@ -62,6 +62,9 @@ class RcEnd {
   // Moves both QPs to kRts. `sgid_index` is of either device.
   static void Connect(RcEnd& a, RcEnd& b, device::Mtu mtu, uint32_t sgid_index = 0);
 
+  // One half of Connect(), for ends that belong to different threads.
+  void ConnectTo(const RcEnd& peer, device::Mtu mtu, uint32_t sgid_index = 0);
+
   device::PostResult Send(device::WrOpcode opcode, size_t offset, uint32_t bytes,
                           const RcEnd* remote = nullptr, size_t remote_offset = 0);
   device::PostResult Recv(size_t offset, uint32_t bytes);
@@ -78,7 +81,6 @@ class RcEnd {
   std::unique_ptr<device::Qp> qp;
 
  private:
-  void MoveToRts(const RcEnd& peer, device::Mtu mtu, uint32_t sgid_index);
   IpAddress address(uint32_t sgid_index) const;
 
   size_t device_index_;

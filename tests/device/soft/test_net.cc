@@ -1,6 +1,7 @@
 #include "tests/device/soft/test_net.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/ipv6.h>
 #include <net/if.h>
 #include <sched.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "daemon/base/check.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/wire/packet.h"
 
@@ -80,6 +82,42 @@ bool SetMtu(const std::string& interface, int mtu) {
   ifreq request = NameRequest(interface);
   request.ifr_mtu = mtu;
   return ::ioctl(fd.get(), SIOCSIFMTU, &request) == 0;
+}
+
+SecondNetwork::SecondNetwork() {
+  if (!HavePrivateNetwork()) return;
+  here_ = ::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+  if (::unshare(CLONE_NEWNET) != 0) return;
+  BringUp("lo");
+  there_ = ::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+  Leave();
+  // `ip` is another process, to which our descriptor of the namespace is a path.
+  const std::string there = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(there_);
+  if (!Run("ip link add left index 40 type veth peer name right index 41 netns " + there +
+           " && ip link set left up")) {
+    ::close(there_);
+    there_ = -1;
+    return;
+  }
+  Enter();
+  Run("ip link set right up");
+  Leave();
+}
+
+SecondNetwork::~SecondNetwork() {
+  if (there_ >= 0) {
+    Leave();
+    Run("ip link del left");
+    ::close(there_);
+  }
+  if (here_ >= 0) ::close(here_);
+}
+
+void SecondNetwork::Enter() {
+  RD_CHECK(::setns(there_, CLONE_NEWNET) == 0);
+}
+void SecondNetwork::Leave() {
+  RD_CHECK(::setns(here_, CLONE_NEWNET) == 0);
 }
 
 bool Run(const std::string& command) {

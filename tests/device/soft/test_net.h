@@ -21,6 +21,26 @@ uint16_t TestPort();
 // In a private network only; false if it fails.
 bool AddIpv6Address(const std::string& address, const std::string& interface = "lo");
 bool SetMtu(const std::string& interface, int mtu);
+// A second namespace beside the private one, joined to it by a veth pair, "left" here and "right"
+// there, both up. Moves the calling thread there and back: what it opens there stays there. Gone
+// with the object.
+class SecondNetwork {
+ public:
+  SecondNetwork();
+  ~SecondNetwork();
+  SecondNetwork(const SecondNetwork&) = delete;
+  SecondNetwork& operator=(const SecondNetwork&) = delete;
+
+  // False: it could not be made (no privilege, no ip, no veth).
+  bool ok() const { return there_ >= 0; }
+  void Enter();
+  void Leave();
+
+ private:
+  int here_ = -1;
+  int there_ = -1;
+};
+
 // Runs a shell command quietly; true if it exits with 0.
 bool Run(const std::string& command);
 
