@@ -193,8 +193,9 @@ void Daemon::WatchSignals() {
 void Daemon::OnSignal(int signal) {
   if (signal == SIGHUP) return Reload();
   if (state_ == State::kStopping) {
-    // Whoever asks twice does not want to wait.
-    outcome_ = absl::AbortedError("stopped by a second signal before all sessions had ended");
+    // It ends already. Who presses Ctrl-C again does not want to wait for that.
+    if (signal != SIGINT) return;
+    outcome_ = absl::AbortedError("interrupted before all sessions had ended");
     state_ = State::kStopped;
     return;
   }
