@@ -23,7 +23,8 @@ class GrpcControlChannel final : public ControlChannel {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+    // How long one attempt may take, which is the daemon's load, not its absence: that shows at once.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20'000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
     arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 64 << 20);  // listings of many objects
     // A service config would be looked up in DNS for nothing.
