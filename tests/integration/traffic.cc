@@ -1,5 +1,6 @@
 #include "tests/integration/traffic.h"
 
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -134,20 +135,23 @@ class Traffic {
 }  // namespace
 
 absl::Status RunTraffic(const Client& client, Endpoint& endpoint, const TrafficOptions& options,
-                        const std::atomic<bool>& stop, TrafficCounts* counts) {
+                        const std::atomic<bool>& stop, TrafficCounts* counts,
+                        std::shared_ptr<void>* keep) {
   TrafficCounts own_counts;
   // Room for what is queued.
   RD_ASSIGN_OR_RETURN(Pool pool, Pool::Create(client, options.shared_bytes + (1 << 20) +
                                                           8 * options.max_message_bytes));
-  Traffic traffic(endpoint, std::move(pool), options, stop, counts ? *counts : own_counts);
-  RD_RETURN_IF_ERROR(traffic.ExchangeBuffers());
-  return traffic.Run();
+  const auto traffic = std::make_shared<Traffic>(endpoint, std::move(pool), options, stop,
+                                                 counts != nullptr ? *counts : own_counts);
+  if (keep != nullptr) *keep = traffic;
+  RD_RETURN_IF_ERROR(traffic->ExchangeBuffers());
+  return traffic->Run();
 }
 
 TrafficThread::TrafficThread(const Client& client, Endpoint& endpoint,
                              const TrafficOptions& options) {
   thread_ = std::thread([this, client, &endpoint, options] {
-    status_ = RunTraffic(client, endpoint, options, stop_, &counts_);
+    status_ = RunTraffic(client, endpoint, options, stop_, &counts_, &keep_);
     ended_at_ = absl::Now();
     ended_ = true;
   });

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -27,11 +28,14 @@ struct TrafficCounts {
 };
 
 // Runs until `stop` or until something fails. OK: stopped. DataLoss: bytes were not those of the
-// peer. Any other error is that of the connection. Uses one more thread.
+// peer. Any other error is that of the connection. Uses one more thread. The peer may write into
+// our memory for as long as `keep` lives; without it, until this returns.
 absl::Status RunTraffic(const Client& client, Endpoint& endpoint, const TrafficOptions& options,
-                        const std::atomic<bool>& stop, TrafficCounts* counts = nullptr);
+                        const std::atomic<bool>& stop, TrafficCounts* counts = nullptr,
+                        std::shared_ptr<void>* keep = nullptr);
 
-// RunTraffic on a thread of its own, which is stopped and joined by the destructor.
+// RunTraffic on a thread of its own, which is stopped and joined by the destructor. Until then the
+// peer's writes and reads find their memory, so the two ends may be stopped one after the other.
 class TrafficThread {
  public:
   // `endpoint` must outlive it.
@@ -53,6 +57,7 @@ class TrafficThread {
   std::atomic<bool> stop_{false};
   std::atomic<bool> ended_{false};
   TrafficCounts counts_;
+  std::shared_ptr<void> keep_;
   absl::Status status_;
   absl::Time ended_at_;
   std::thread thread_;

@@ -97,6 +97,15 @@ absl::StatusOr<RawClient> RawClient::Attach(const std::string& run_dir, const st
   return client;
 }
 
+void RawClient::Disconnect() {
+  HangUp();
+  admin_.reset();
+  cm_.reset();
+  memory_.reset();
+  session_.reset();
+  verbs_.reset();
+}
+
 absl::StatusOr<UniqueFd> RawClient::TakeDescriptor(uint64_t tag) {
   while (!delivered_.contains(tag)) {
     std::vector<UniqueFd> descriptors;

@@ -75,6 +75,8 @@ class RawClient {
   int async_channel() const { return descriptors_[3].get(); }
   // Ends the session.
   void HangUp() { socket_.Reset(); }
+  // The same, and closes the gRPC connection: no more calls.
+  void Disconnect();
 
  private:
   UniqueFd socket_;
