@@ -187,6 +187,7 @@ TEST_F(CmConnect, CrossedDisconnectsEndBothSidesOnce) {
   ASSERT_TRUE(accepted()->Disconnect().ok());
   ASSERT_TRUE(net_.Run());
   EXPECT_EQ(net_.Count(CmAttribute::kDreq), 2);
+  EXPECT_EQ(net_.Count(CmAttribute::kDrep), 2) << "a peer may insist on its answer";
   EXPECT_EQ(client_.Count(CmEventType::kDisconnected), 1) << client_.History();
   EXPECT_EQ(accepted().Count(CmEventType::kDisconnected), 1) << accepted().History();
 }

@@ -110,6 +110,19 @@ TEST_F(CmLimits, RememberedRejectionsAreBounded) {
   EXPECT_LE(b_.manager->connection_count(), 20u);
 }
 
+TEST_F(CmLimits, RejectionIsRememberedAsLongAsTheReqComesAgain) {
+  TestId server(&b_);
+  ListenOn(&server, Address("0.0.0.0:7000"), [](TestId& request) { (void)request->Reject({}); });
+  for (int i = 0; i < 5; ++i) {
+    Inject(Req(1));
+    net_.RunFor(30 * kSecond);
+  }
+  EXPECT_EQ(server.requests.size(), 1u);
+  EXPECT_EQ(Rejects(wire::RejReason::kConsumerDefined), 5);
+  net_.RunFor(10 * kSecond);
+  EXPECT_EQ(b_.manager->connection_count(), 0u);
+}
+
 TEST_F(CmLimits, ConnectionsAreBounded) {
   TestId server(&b_);
   ListenOn(&server, Address("0.0.0.0:7000"), AcceptIt, 100);
