@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "daemon/device/soft/cm/neighbors.h"
 #include "daemon/device/types.h"
 
 namespace rdmad::soft {
@@ -15,6 +16,9 @@ struct CmOptions {
   // Of communication ids, PSNs, transaction ids and ephemeral ports. The daemon takes it from the
   // kernel.
   uint64_t seed = 0;
+  // Tells whether a peer's next hop is there while its address is resolved; null: it is taken to
+  // be. Outlives the manager.
+  Neighbors* neighbors = nullptr;
 
   // A message without an answer is sent again after this, then twice this, ... up to the CM
   // response timeout. It starts far below the 4 s that peers are promised: a lost REQ must not cost

@@ -1,6 +1,7 @@
 #include "daemon/device/soft/cm/soft_cm_endpoint.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,12 @@
 
 namespace rdmad::soft {
 namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+// How often the neighbour table is looked at: soon, for a peer that answers, and then not too
+// often.
+constexpr int64_t kFirstQueryPauseNs = kNsPerMs;
+constexpr int64_t kLongestQueryPauseNs = 100 * kNsPerMs;
 
 // rdma_set_option(3), level RDMA_OPTION_ID.
 enum : uint32_t {
@@ -113,7 +120,7 @@ absl::Status SoftCmEndpoint::Bind(const SocketAddress& local) {
 }
 
 absl::Status SoftCmEndpoint::ResolveAddr(const SocketAddress& local, const SocketAddress& peer,
-                                         uint32_t /*timeout_ms*/) {
+                                         uint32_t timeout_ms) {
   if (state_ != State::kIdle && state_ != State::kBound) return WrongState("resolve_addr");
   if (peer.ip.is_link_local() && peer.ip.scope_id() == 0) {
     return absl::InvalidArgumentError(
@@ -132,16 +139,44 @@ absl::Status SoftCmEndpoint::ResolveAddr(const SocketAddress& local, const Socke
   }
   manager_->Enter();
   state_ = State::kAddrQuery;
-  const ChosenSource source = ChooseSource(*manager_->directory_, local_.ip, peer);
-  if (source.error != 0) {
-    manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrError, source.error));
+  source_ = ChooseSource(*manager_->directory_, local_.ip, peer);
+  Neighbors* const neighbors = manager_->options_.neighbors;
+  if (source_.error != 0 || neighbors == nullptr || manager_->io_->IsLocal(source_.peer.ip) ||
+      neighbors->Query(source_.peer.ip) == NeighborState::kReachable) {
+    FinishAddrQuery(source_.error);
     return absl::OkStatus();
   }
-  local_.ip = source.local;
-  peer_ = source.peer;
-  device_ = source.device;
-  manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrResolved));
+  neighbors->Solicit(source_.local, source_.peer.ip);
+  query_deadline_ = manager_->now() + int64_t{timeout_ms} * kNsPerMs;
+  query_pause_ns_ = kFirstQueryPauseNs;
+  manager_->SetQueryTimer(id_, std::min(query_deadline_, manager_->now() + query_pause_ns_));
   return absl::OkStatus();
+}
+
+void SoftCmEndpoint::OnQueryTimer() {
+  if (state_ != State::kAddrQuery) return;
+  switch (manager_->options_.neighbors->Query(source_.peer.ip)) {
+    case NeighborState::kReachable:
+      FinishAddrQuery(0);
+      return;
+    case NeighborState::kFailed:
+      FinishAddrQuery(-EHOSTUNREACH);
+      return;
+    case NeighborState::kUnknown:
+      break;
+  }
+  if (manager_->now() >= query_deadline_) {
+    FinishAddrQuery(-ETIMEDOUT);
+    return;
+  }
+  query_pause_ns_ = std::min(query_pause_ns_ * 2, kLongestQueryPauseNs);
+  manager_->SetQueryTimer(id_, std::min(query_deadline_, manager_->now() + query_pause_ns_));
+}
+
+void SoftCmEndpoint::FinishAddrQuery(int error) {
+  const auto type =
+      error == 0 ? device::CmEventType::kAddrResolved : device::CmEventType::kAddrError;
+  manager_->Post(id_, MakeCmEvent(type, error));
 }
 
 absl::Status SoftCmEndpoint::ResolveRoute(uint32_t /*timeout_ms*/) {
@@ -301,10 +336,10 @@ void SoftCmEndpoint::Adopt(CmConnection* connection, const SocketAddress& local,
 
 void SoftCmEndpoint::Deliver(device::CmEvent event) {
   switch (event.type) {
-    // The answers to a query; the device may have gone in between, and the query with it.
+    // The answers to a query; the endpoint may have lost its device, and the query with it.
     case device::CmEventType::kAddrResolved:
       if (state_ != State::kAddrQuery) return;
-      state_ = State::kAddrResolved;
+      TakeSource(&event);
       break;
     case device::CmEventType::kAddrError:
       if (state_ != State::kAddrQuery) return;
@@ -321,6 +356,19 @@ void SoftCmEndpoint::Deliver(device::CmEvent event) {
       break;
   }
   if (sink_ != nullptr) sink_->OnCmEvent(std::move(event));
+}
+
+void SoftCmEndpoint::TakeSource(device::CmEvent* event) {
+  // Not the device that the query began with: it may have gone since.
+  device_ = manager_->directory_->FindByAddress(source_.local);
+  if (device_ == nullptr) {
+    *event = MakeCmEvent(device::CmEventType::kAddrError, -ENODEV);
+    state_ = State::kBound;
+    return;
+  }
+  local_.ip = source_.local;
+  peer_ = source_.peer;
+  state_ = State::kAddrResolved;
 }
 
 void SoftCmEndpoint::OnConnectionClosed() {

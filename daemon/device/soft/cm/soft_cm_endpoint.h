@@ -21,6 +21,7 @@
 #include "daemon/device/connection_manager.h"
 #include "daemon/device/soft/cm/cm_connection.h"
 #include "daemon/device/soft/cm/soft_connection_manager.h"
+#include "daemon/device/soft/cm/source_address.h"
 
 namespace rdmad::soft {
 
@@ -54,6 +55,7 @@ class SoftCmEndpoint : public device::CmEndpoint {
   uint32_t remote_qpn() const noexcept override { return remote_qpn_; }
 
   // ---- for the manager ----
+  void OnQueryTimer();
   // Makes this the endpoint of a request that came in.
   void Adopt(CmConnection* connection, const SocketAddress& local, const SocketAddress& peer);
   // Last stop of an event before the sink, which may destroy the endpoint.
@@ -79,6 +81,10 @@ class SoftCmEndpoint : public device::CmEndpoint {
 
   absl::Status WrongState(const char* call) const;
   absl::Status Bind(const SocketAddress& local);
+  // The end of the address query; `error`: a negative errno, or 0.
+  void FinishAddrQuery(int error);
+  // Makes the query's answer this endpoint's own; may turn `event` into an error.
+  void TakeSource(device::CmEvent* event);
 
   SoftConnectionManager* const manager_;
   const device::PortSpace space_;
@@ -88,6 +94,9 @@ class SoftCmEndpoint : public device::CmEndpoint {
   device::Device* device_ = nullptr;
   SocketAddress local_;
   SocketAddress peer_;
+  ChosenSource source_;  // what a running address query is about
+  TimeNs query_deadline_ = 0;
+  int64_t query_pause_ns_ = 0;
   int backlog_ = 0;
   CmConnection* connection_ = nullptr;
   uint32_t remote_qpn_ = 0;

@@ -54,6 +54,11 @@ void SoftConnectionManager::Post(EndpointId endpoint, device::CmEvent event) {
   wake_.Kick();
 }
 
+void SoftConnectionManager::SetQueryTimer(EndpointId id, TimeNs deadline) {
+  queries_.emplace(deadline, id);
+  wake_.Kick();
+}
+
 absl::StatusOr<CmConnection*> SoftConnectionManager::AddConnection(CmState begin, CmFacts facts,
                                                                    device::Device* device,
                                                                    EndpointId owner) {
@@ -145,18 +150,21 @@ void SoftConnectionManager::Poll(TimeNs now) {
   wake_.Clear();
   const int budget = options_.poll_budget;
   const bool timers_left = RunTimers(budget);
+  const bool queries_left = RunQueries(budget);
   const bool mads_left = TakeMads(budget);
   const bool events_left = DeliverEvents(budget);
   Reap();
   // Events that were handled may have caused work that this turn did not get to.
-  if (timers_left || mads_left || events_left || !local_mads_.empty() || !events_.empty()) {
+  if (timers_left || queries_left || mads_left || events_left || !local_mads_.empty() ||
+      !events_.empty()) {
     wake_.Kick();
   }
 }
 
 TimeNs SoftConnectionManager::NextDeadline() const noexcept {
   if (!events_.empty() || !local_mads_.empty() || !closed_.empty()) return now_;
-  return connections_.NextDeadline();
+  const TimeNs query = queries_.empty() ? device::kNever : queries_.begin()->first;
+  return std::min(query, connections_.NextDeadline());
 }
 
 bool SoftConnectionManager::RunTimers(int budget) {
@@ -168,6 +176,17 @@ bool SoftConnectionManager::RunTimers(int budget) {
     const bool waits_for_answer =
         before == CmState::kReqSent || before == CmState::kRepSent || before == CmState::kDreqSent;
     if (waits_for_answer && due->state() == before) ++counters_.retries;
+  }
+  return true;
+}
+
+bool SoftConnectionManager::RunQueries(int budget) {
+  for (int i = 0; i < budget; ++i) {
+    if (queries_.empty() || queries_.begin()->first > now_) return false;
+    const EndpointId id = queries_.begin()->second;
+    queries_.erase(queries_.begin());
+    const auto endpoint = endpoints_.find(id);
+    if (endpoint != endpoints_.end()) endpoint->second->OnQueryTimer();
   }
   return true;
 }

@@ -22,7 +22,9 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -87,6 +89,8 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   void Post(EndpointId endpoint, device::CmEvent event);
   absl::StatusOr<CmConnection*> AddConnection(CmState begin, CmFacts facts, device::Device* device,
                                               EndpointId owner);
+  // Calls the endpoint's OnQueryTimer() at this time. One per endpoint.
+  void SetQueryTimer(EndpointId id, TimeNs deadline);
   // Reads the clock; to be called first in every call from outside.
   void Enter() { now_ = options_.clock(); }
   uint64_t Random() { return random_(); }
@@ -104,6 +108,7 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
 
   // ---- Poll() ----
   bool RunTimers(int budget);
+  bool RunQueries(int budget);
   bool TakeMads(int budget);
   bool DeliverEvents(int budget);
   void Reap();
@@ -134,6 +139,7 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   CmConnectionTable connections_;
   std::unordered_map<EndpointId, SoftCmEndpoint*> endpoints_;
   EndpointId last_endpoint_id_ = 0;
+  std::set<std::pair<TimeNs, EndpointId>> queries_;  // endpoints that wait for a neighbour
   size_t pending_requests_ = 0;
   std::deque<QueuedEvent> events_;
   std::deque<LocalMad> local_mads_;

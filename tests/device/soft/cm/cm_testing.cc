@@ -146,7 +146,7 @@ bool TestHost::Receive(ReceivedMad* out) noexcept {
 }
 
 device::Device* TestHost::FindByAddress(const IpAddress& address) const {
-  return device.Has(address) ? &device : nullptr;
+  return has_device && device.Has(address) ? &device : nullptr;
 }
 
 absl::StatusOr<IpAddress> TestHost::SourceAddressFor(const IpAddress& peer) const {

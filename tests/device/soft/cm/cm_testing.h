@@ -161,6 +161,7 @@ class TestHost : public MadIo, public DeviceDirectory {
   TestNet* const net;
   mutable TestDevice device;
   bool has_route = true;
+  bool has_device = true;
   std::deque<ReceivedMad> inbox;
   std::unique_ptr<SoftConnectionManager> manager;
 };

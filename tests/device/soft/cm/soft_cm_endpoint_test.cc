@@ -147,6 +147,102 @@ TEST_F(SoftCmEndpointTest, PeerOnLoopbackIsReachedFromAnyLoopbackDevice) {
   EXPECT_EQ(id->local().ip, near.ip);
 }
 
+// Hosts that answer ARP after a while, or never.
+struct TestNeighbors : Neighbors {
+  NeighborState Query(const IpAddress&) override {
+    ++queries;
+    return state;
+  }
+  void Solicit(const IpAddress& local, const IpAddress&) override {
+    ++solicits;
+    from = local;
+  }
+  NeighborState state = NeighborState::kUnknown;
+  int queries = 0;
+  int solicits = 0;
+  IpAddress from;
+};
+
+class ResolveWithNeighbors : public ::testing::Test {
+ protected:
+  static CmOptions Options(Neighbors* neighbors) {
+    CmOptions options;
+    options.neighbors = neighbors;
+    return options;
+  }
+  void Resolve() {
+    ASSERT_TRUE(id_->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 2000).ok());
+  }
+
+  TestNet net_;
+  TestNeighbors neighbors_;
+  TestHost a_{&net_, "10.0.0.1", Options(&neighbors_)};
+  TestId id_{&a_};
+};
+
+TEST_F(ResolveWithNeighbors, KnownNeighborResolvesAtOnceAndUnasked) {
+  neighbors_.state = NeighborState::kReachable;
+  Resolve();
+  net_.RunFor(0);
+  EXPECT_EQ(id_.Count(CmEventType::kAddrResolved), 1);
+  EXPECT_EQ(neighbors_.solicits, 0);
+}
+
+TEST_F(ResolveWithNeighbors, NeighborThatAnswersResolvesSoonAfter) {
+  Resolve();
+  net_.RunFor(20 * kMs);
+  EXPECT_TRUE(id_.events.empty());
+  EXPECT_EQ(neighbors_.solicits, 1);
+  EXPECT_EQ(neighbors_.from, a_.ip);
+  neighbors_.state = NeighborState::kReachable;
+  net_.RunFor(20 * kMs);
+  EXPECT_EQ(id_.Count(CmEventType::kAddrResolved), 1);
+  EXPECT_EQ(id_->local().ip, a_.ip);
+}
+
+TEST_F(ResolveWithNeighbors, SilentNeighborIsOneErrorAtTheTimeout) {
+  Resolve();
+  net_.RunFor(1999 * kMs);
+  EXPECT_TRUE(id_.events.empty());
+  EXPECT_LT(neighbors_.queries, 30) << "looks less and less often";
+  net_.RunFor(2 * kMs);
+  ASSERT_EQ(id_.events.size(), 1u);
+  EXPECT_EQ(id_.Find(CmEventType::kAddrError)->status, -ETIMEDOUT);
+  EXPECT_TRUE(net_.Run());
+  EXPECT_EQ(id_.events.size(), 1u);
+  EXPECT_EQ(id_->local().ip, IpAddress::AnyV4()) << "as it was bound";
+}
+
+TEST_F(ResolveWithNeighbors, NeighborThatTheKernelGaveUpIsAnErrorAtOnce) {
+  Resolve();
+  neighbors_.state = NeighborState::kFailed;
+  net_.RunFor(20 * kMs);
+  ASSERT_EQ(id_.Count(CmEventType::kAddrError), 1);
+  EXPECT_EQ(id_.Find(CmEventType::kAddrError)->status, -EHOSTUNREACH);
+}
+
+TEST_F(ResolveWithNeighbors, IdMayGoWhileItsQueryRuns) {
+  Resolve();
+  id_.endpoint.reset();
+  EXPECT_TRUE(net_.Run());
+}
+
+TEST_F(ResolveWithNeighbors, DeviceThatGoesDuringTheQueryIsAnError) {
+  Resolve();
+  a_.has_device = false;
+  neighbors_.state = NeighborState::kReachable;
+  ASSERT_TRUE(net_.Run());
+  ASSERT_EQ(id_.events.size(), 1u);
+  EXPECT_EQ(id_.Find(CmEventType::kAddrError)->status, -ENODEV);
+}
+
+TEST_F(ResolveWithNeighbors, PeerInThisDaemonNeedsNoNeighbor) {
+  ASSERT_TRUE(id_->ResolveAddr(SocketAddress(), Address("10.0.0.1:7"), 2000).ok());
+  net_.RunFor(0);
+  EXPECT_EQ(id_.Count(CmEventType::kAddrResolved), 1);
+  EXPECT_EQ(neighbors_.queries, 0);
+}
+
 TEST_F(SoftCmEndpointTest, CallsInTheWrongStateAreRefused) {
   EXPECT_EQ(id_->ResolveRoute(1).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(id_->Connect(Param(2)).code(), StatusCode::kFailedPrecondition);
