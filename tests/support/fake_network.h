@@ -72,13 +72,14 @@ class FakeNetwork {
   // Delivers what is due, gives each transport a turn, and moves the clock to the next thing that
   // will happen. False, with the clock unmoved, if nothing ever will.
   bool Step() {
+    bool busy = false;
     while (!events_.empty() && events_.top().time <= now_) {
       const Event event = events_.top();
       events_.pop();
       Deliver(event);
+      busy = true;
     }
     TimeNs next = events_.empty() ? device::kNever : events_.top().time;
-    bool busy = false;
     for (Transport* transport : transports_) {
       busy |= transport->DoWork(now_) > 0;
       next = std::min(next, transport->NextDeadline(now_));

@@ -82,7 +82,7 @@ void Requester::Reset() noexcept {
   local_.Reset();
   Start();
   done_count_ = 0;
-  read_head_ = 0;
+  read_head_ = bound_head_ = 0;
   response_cursor_valid_ = gap_seen_ = sampling_ = false;
   attempt_ = probes_ = 0;
   deadline_ = probe_at_ = kNever;
@@ -266,11 +266,11 @@ Requester::Built Requester::BuildPacket(Position& at, WcStatus* error) noexcept 
   if (at.index == queue_.tail()) return Built::kNothing;
   const SendWqe& wqe = queue_[at.index];
   if (at.packet == 0) {
-    if (at.psn == max_psn_) {
-      // Nothing new starts while draining, nor on the network once the local path is open: that
-      // waits for the answers.
+    if (!wire::IsBefore(at.psn, max_psn_)) {
+      // Nothing new starts while draining, nor on the network once there is a local path: that
+      // waits for the answers to what went before.
       if (qp_.state() == QpState::kSqd) return Built::kNothing;
-      if (!AllAnswered() && local_.HasPeer()) return Built::kNothing;
+      if (at.psn != una_ && local_.FindPeer() != nullptr) return Built::kNothing;
     }
     if (wqe.verdict != WcStatus::kSuccess) {
       *error = wqe.verdict;
@@ -338,7 +338,9 @@ Requester::Built Requester::BuildRead(Position& at, const SendWqe& wqe, WcStatus
   // free.
   const uint64_t in_flight = at.cost - acked_cost_;
   const uint64_t room = window_.limit() > in_flight ? window_.limit() - in_flight : 0;
-  const uint32_t remaining = wqe.packet_count - at.packet;
+  const bool again = wire::IsBefore(at.psn, max_psn_);
+  const uint32_t remaining =
+      std::min(wqe.packet_count - at.packet, again ? PacketsToBound(at) : UINT32_MAX);
   const uint64_t affordable = room / window_.packet_cost();
   if (in_flight > 0 && affordable < remaining && room < window_.limit() / 4) {
     return Built::kNothing;
@@ -354,10 +356,21 @@ Requester::Built Requester::BuildRead(Position& at, const SendWqe& wqe, WcStatus
   fields.reth = {wqe.remote_addr + uint64_t{at.packet} * qp_.mtu_bytes, wire::Rkey(wqe.rkey),
                  static_cast<uint32_t>(cost - uint64_t{kPacketOverheadBytes} * packets)};
   read_ends_[at.read_tail++ % kMaxRdAtomic] = at.psn + packets;
+  if (!again) read_bounds_[at.bound_tail++ % kMaxRdAtomic] = at.psn + packets;
   at.cost += cost;
   at.last_ack_cost = at.cost;
   AdvancePosition(at, wqe, packets);
   return Built::kPacket;
+}
+
+// How many packets lie between `at`, inside a READ that is issued again, and the end of the request
+// that asked for them first.
+uint32_t Requester::PacketsToBound(const Position& at) const noexcept {
+  for (uint32_t i = bound_head_; i != at.bound_tail; ++i) {
+    const Psn bound = read_bounds_[i % kMaxRdAtomic];
+    if (wire::IsAfter(bound, at.psn)) return static_cast<uint32_t>(bound - at.psn);
+  }
+  return static_cast<uint32_t>(max_psn_ - at.psn);
 }
 
 Requester::Built Requester::BuildAtomic(Position& at, const SendWqe& wqe,

@@ -77,6 +77,7 @@ class Requester {
     uint64_t cost = 0;           // of everything sent up to here; see send_window.h
     uint64_t last_ack_cost = 0;  // the same at the last packet that asked for an ACK
     uint32_t read_tail = 0;      // READ and atomic requests issued, modulo 2^32
+    uint32_t bound_tail = 0;     // READ requests issued for the first time, modulo 2^32
     SgeCursor cursor;            // in the WR's SGEs
   };
   enum class Built : uint8_t { kPacket, kNothing, kError };
@@ -93,6 +94,7 @@ class Requester {
   Built BuildData(Position& at, const SendWqe& wqe, device::WcStatus* error) noexcept;
   Built BuildRead(Position& at, const SendWqe& wqe, device::WcStatus* error) noexcept;
   Built BuildAtomic(Position& at, const SendWqe& wqe, device::WcStatus* error) noexcept;
+  uint32_t PacketsToBound(const Position& at) const noexcept;
   void AdvancePosition(Position& at, const SendWqe& wqe, uint32_t packets) noexcept;
   void OnSent(const Position& before, const Position& after, TimeNs now) noexcept;
   device::Wc WcFor(const SendWqe& wqe, device::WcStatus status) const noexcept;
@@ -129,6 +131,10 @@ class Requester {
   // READ and atomic requests in flight: the PSN behind each one's last response.
   std::array<wire::Psn, kMaxRdAtomic> read_ends_{};
   uint32_t read_head_ = 0;  // as Position::read_tail
+  // Where READ requests ended when they were first issued, as far as `una` has not passed. A
+  // repeated request must lie within a first one: a responder knows those and no others.
+  std::array<wire::Psn, kMaxRdAtomic> read_bounds_{};
+  uint32_t bound_head_ = 0;  // as Position::bound_tail
   // Where the next READ response goes, if it is the one that follows.
   SgeCursor response_cursor_;
   wire::Psn response_psn_;

@@ -256,6 +256,10 @@ void Requester::OnProgress(uint64_t old_acked_cost, TimeNs now) noexcept {
          !wire::IsAfter(read_ends_[read_head_ % kMaxRdAtomic], una_)) {
     ++read_head_;
   }
+  while (bound_head_ != next_.bound_tail &&
+         !wire::IsAfter(read_bounds_[bound_head_ % kMaxRdAtomic], una_)) {
+    ++bound_head_;
+  }
   if (wire::IsBefore(recovery_psn_, una_)) recovery_psn_ = una_;
   if (sampling_ && wire::IsAfter(una_, sample_psn_)) {
     sampling_ = false;

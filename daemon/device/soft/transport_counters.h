@@ -34,7 +34,7 @@ namespace rdmad::soft {
   X(duplicate_responses, "packets", "acknowledgements and responses that said nothing new")        \
   X(retransmit_rounds, "events",                                                                   \
     "times a requester went back to its oldest unacknowledged packet")                             \
-  X(retransmitted_packets, "packets", "packets sent again")                                        \
+  X(retransmitted_packets, "packets", "packets sent, or READ responses asked for, again")          \
   X(timeouts, "events", "acknowledgement timeouts")                                                \
   X(tail_probes, "events", "early retransmissions of one packet, before the timeout")              \
   X(retry_exhausted, "events", "queue pairs that gave up after timeouts")                          \
