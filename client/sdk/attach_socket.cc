@@ -16,11 +16,11 @@
 #include "client/sdk/poll_wait.h"
 #include "client/sdk/status_errno.h"
 #include "client/sdk/status_macros.h"
+#include "client/sdk/version.h"
 
 namespace rdmad::sdk {
 namespace {
 
-constexpr char kClientVersion[] = "1.0.0";
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxMessageBytes = 64 * 1024;
 constexpr size_t kAttachDescriptors = 4;
@@ -160,7 +160,7 @@ absl::StatusOr<Attachment> AttachToDaemon(const std::string& run_dir, const std:
   v1::AttachRequest request;
   request.set_protocol_version(v1::PROTOCOL_VERSION_CURRENT);
   request.set_client_name(name);
-  request.set_client_version(kClientVersion);
+  request.set_client_version(kVersion);
   const std::string bytes = request.SerializeAsString();
   if (::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) {
     return ErrnoToStatus(errno, absl::StrCat("attach: socket=", run_dir, "/attach.sock: send"));

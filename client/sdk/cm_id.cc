@@ -47,37 +47,23 @@ absl::Status CallForId(const IdState& state, const Method& method, typename Meth
   return state.session->Call(method, request).status();
 }
 
-// A CQ for one queue of an id, with a channel of its own.
+// A CQ for one queue of an id, with a channel of its own that nobody else sees.
 absl::Status MakeMissingCq(const std::shared_ptr<sdk::Session>& session, uint32_t device_index, uint32_t depth,
                            CompletionQueue* cq) {
   if (*cq) return absl::OkStatus();
   SDK_ASSIGN_OR_RETURN(const std::shared_ptr<sdk::CompletionChannelState> channel,
                        sdk::CompletionChannelState::Create(session));
+  channel->pipe().SetInternal();
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::CompletionQueueState> state,
                        sdk::CompletionQueueState::Create(session, device_index, std::max(depth, 1u), channel, nullptr));
   *cq = CompletionQueue(std::move(state));
   return absl::OkStatus();
 }
 
-absl::StatusOr<Wc> WaitForWc(sdk::CompletionQueueState& cq, const char* operation, absl::Duration timeout) {
-  if (cq.channel() == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(operation, ": the CQ has no completion channel"));
-  }
-  const sdk::Deadline deadline = sdk::Deadline::After(timeout);
+absl::StatusOr<Wc> WaitForWc(sdk::CompletionQueueState& cq, absl::Duration timeout) {
   Wc wc;
-  while (true) {
-    if (cq.Poll({&wc, 1}) != 0) return wc;
-    cq.Arm(false);
-    if (cq.Poll({&wc, 1}) != 0) return wc;
-    const absl::StatusOr<std::shared_ptr<sdk::CompletionQueueState>> event = cq.channel()->GetEvent(deadline);
-    if (event.ok()) {
-      (*event)->AckEvents(1);
-    } else if (cq.Poll({&wc, 1}) != 0) {
-      return wc;  // what was flushed
-    } else {
-      return event.status();
-    }
-  }
+  SDK_RETURN_IF_ERROR(cq.Wait({&wc, 1}, sdk::Deadline::After(timeout), WaitStyle::kBlocking).status());
+  return wc;
 }
 
 }  // namespace
@@ -432,13 +418,13 @@ absl::StatusOr<MemoryRegion> CmId::RegWrite(const void* addr, size_t length_byte
 absl::StatusOr<Wc> CmId::GetSendComp(absl::Duration timeout) {
   const QueuePair pair = qp();
   if (!pair) return absl::FailedPreconditionError("get_send_comp: the id has no QP");
-  return WaitForWc(*pair.state()->send_cq(), "get_send_comp", timeout);
+  return WaitForWc(*pair.state()->send_cq(), timeout);
 }
 
 absl::StatusOr<Wc> CmId::GetRecvComp(absl::Duration timeout) {
   const QueuePair pair = qp();
   if (!pair) return absl::FailedPreconditionError("get_recv_comp: the id has no QP");
-  return WaitForWc(*pair.state()->recv_cq(), "get_recv_comp", timeout);
+  return WaitForWc(*pair.state()->recv_cq(), timeout);
 }
 
 }  // namespace rdmad

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/sdk/pipe_status.h"
 #include "client/sdk/queue_pair.h"
+#include "client/sdk/spin.h"
 #include "client/sdk/status_macros.h"
 #include "proto/shm/event.h"
 
@@ -195,6 +196,31 @@ size_t CompletionQueueState::Poll(std::span<Wc> out) noexcept {
   return last != 0 ? last : PollFlushed(out);
 }
 
+absl::StatusOr<size_t> CompletionQueueState::Wait(std::span<Wc> out, Deadline deadline, WaitStyle style) {
+  if (style == WaitStyle::kPolled) {
+    while (true) {
+      const size_t count = SpinAndYield([&] { return Poll(out); });
+      if (count != 0) return count;
+      if (!session_->alive()) return session_->DeadError();
+      if (deadline.Passed()) return absl::DeadlineExceededError("cq: no completion in time");
+    }
+  }
+  if (channel_ == nullptr) return absl::FailedPreconditionError("cq: to wait for it, it needs a completion channel");
+  while (true) {
+    if (const size_t count = Poll(out); count != 0) return count;
+    Arm(false);
+    if (const size_t count = Poll(out); count != 0) return count;
+    const absl::StatusOr<std::shared_ptr<CompletionQueueState>> event = channel_->GetEvent(deadline);
+    if (event.ok()) {
+      (*event)->AckEvents(1);
+    } else if (const size_t count = Poll(out); count != 0) {
+      return count;  // what was flushed
+    } else {
+      return event.status();
+    }
+  }
+}
+
 size_t CompletionQueueState::PollRing(std::span<Wc> out) noexcept {
   std::array<shm::Cqe, kPollChunk> cqes;
   size_t count = 0;
@@ -267,6 +293,9 @@ absl::StatusOr<CompletionQueue> CompletionQueue::Create(const Client& client, ui
 }
 
 size_t CompletionQueue::Poll(std::span<Wc> out) noexcept { return state_->Poll(out); }
+absl::StatusOr<size_t> CompletionQueue::Wait(std::span<Wc> out, absl::Duration timeout, WaitStyle style) {
+  return state_->Wait(out, sdk::Deadline::After(timeout), style);
+}
 void CompletionQueue::RequestNotify(bool solicited_only) noexcept { state_->Arm(solicited_only); }
 void CompletionQueue::AckEvents(uint32_t count) noexcept { state_->AckEvents(count); }
 uint32_t CompletionQueue::depth() const noexcept { return state_->depth(); }

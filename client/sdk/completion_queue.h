@@ -69,6 +69,7 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
   void* context() const noexcept { return context_; }
 
   size_t Poll(std::span<Wc> out) noexcept;
+  absl::StatusOr<size_t> Wait(std::span<Wc> out, Deadline deadline, WaitStyle style);
   void Arm(bool solicited_only) noexcept { reader_.Arm(solicited_only); }
   // Takes the arming back; true if it was there.
   bool Disarm() noexcept;

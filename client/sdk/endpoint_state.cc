@@ -10,22 +10,16 @@
 #include "absl/strings/str_cat.h"
 #include "client/sdk/pipe_status.h"
 #include "client/sdk/pool_mapping.h"
+#include "client/sdk/spin.h"
 #include "client/sdk/status_macros.h"
 
 namespace rdmad::sdk {
 namespace {
 
 constexpr size_t kPollBatch = 16;
-// Between two looks at the queues, a polling thread spins this often before it lets others run.
 constexpr int kSpinsBeforeYield = 32;
 // How long after the flush the reason for it may take.
 constexpr absl::Duration kReasonTimeout = absl::Milliseconds(500);
-
-inline void CpuRelax() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 absl::Status ClosedByPeer() {
   return StatusWithErrno(absl::StatusCode::kOutOfRange, ENOTCONN, "connection closed by the peer");
@@ -245,7 +239,7 @@ absl::Status EndpointState::WaitForProgress(std::unique_lock<std::mutex>& lock, 
       CpuRelax();
     }
     lock.unlock();
-    ::sched_yield();
+    ::sched_yield();  // see spin.h
     lock.lock();
     if (!deadline.infinite() && deadline.Passed()) return absl::DeadlineExceededError("endpoint: nothing in time");
     return absl::OkStatus();

@@ -33,12 +33,6 @@ class EndpointState;
 class ListenerState;
 }  // namespace sdk
 
-// How calls that wait do so.
-enum class WaitStyle : uint8_t {
-  kBlocking,  // sleeps on a descriptor
-  kPolled,    // looks at the queues again and again, giving up the processor in between; lowest latency
-};
-
 struct EndpointOptions {
   uint32_t send_depth = 32;        // sends, writes and reads that may be outstanding
   uint32_t recv_depth = 32;        // receives kept posted; a sender that is faster waits

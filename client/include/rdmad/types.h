@@ -34,6 +34,12 @@ constexpr uint32_t MtuBytes(Mtu mtu) noexcept { return 128u << static_cast<unsig
 // rdma_port_space.
 enum class PortSpace : uint16_t { kTcp = 0x0106, kUdp = 0x0111, kIb = 0x013f };
 
+// How calls that wait do so.
+enum class WaitStyle : uint8_t {
+  kBlocking,  // sleeps on a descriptor
+  kPolled,    // looks at the queues again and again, giving up the processor in between; lowest latency
+};
+
 // One piece of local memory. `addr` is an address of this process.
 struct Sge {
   uint64_t addr = 0;

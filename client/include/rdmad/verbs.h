@@ -117,6 +117,11 @@ class CompletionQueue {
   // poll again after arming, before waiting (ibv_req_notify_cq).
   void RequestNotify(bool solicited_only = false) noexcept;
   void AckEvents(uint32_t count = 1) noexcept;
+  // Waits until Poll has something, and returns how many. For a CQ that is alone on its channel: its events are fetched
+  // and acknowledged here. Errors: DeadlineExceeded; Unavailable (the daemon is gone, and all that was outstanding has
+  // been handed out); FailedPrecondition (kBlocking without a channel).
+  absl::StatusOr<size_t> Wait(std::span<Wc> out, absl::Duration timeout = absl::InfiniteDuration(),
+                              WaitStyle style = WaitStyle::kBlocking);
 
   uint32_t depth() const noexcept;
   uint64_t handle() const noexcept;
