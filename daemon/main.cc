@@ -32,6 +32,7 @@
 #include "daemon/control/systemd.h"
 #include "daemon/control/version.h"
 #include "daemon/device/soft/cm/cm_counters.h"
+#include "daemon/device/soft/cm/kernel_neighbors.h"
 #include "daemon/device/soft/cm/soft_connection_manager.h"
 #include "daemon/device/soft/net_config.h"
 #include "daemon/device/soft/qpn_allocator.h"
@@ -117,6 +118,7 @@ class SoftStack {
     soft::CmOptions cm_options;
     cm_options.clock = control::MonotonicNs;
     cm_options.seed = RandomSeed();
+    cm_options.neighbors = &neighbors_;
     RD_ASSIGN_OR_RETURN(
         manager_, soft::SoftConnectionManager::Create(mads_.get(), devices_.get(), cm_options));
     devices_->SetConnectionManager(manager_.get());
@@ -145,6 +147,7 @@ class SoftStack {
   std::unique_ptr<soft::SoftDataPath> data_path_;
   std::optional<soft::QpnAllocator> qpns_;
   std::unique_ptr<soft::SoftDevices> devices_;
+  soft::KernelNeighbors neighbors_;
   std::unique_ptr<soft::SoftConnectionManager> manager_;
   control::Inventory inventory_;
 };
