@@ -23,14 +23,14 @@ QpTable::~QpTable() {
 }
 
 void QpTable::Insert(uint32_t qpn, SoftQp* qp) noexcept {
-  RD_CHECK(qpn < kQpnCount && slots_[qpn] == nullptr, "the device hands out free numbers");
-  slots_[qpn] = qp;
+  RD_CHECK(qpn < kQpnCount && slots_[IndexOf(qpn)] == nullptr, "the device hands out free numbers");
+  slots_[IndexOf(qpn)] = qp;
   ++size_;
 }
 
 void QpTable::Remove(uint32_t qpn) noexcept {
-  RD_CHECK(qpn < kQpnCount && slots_[qpn] != nullptr);
-  slots_[qpn] = nullptr;
+  RD_CHECK(qpn < kQpnCount && slots_[IndexOf(qpn)] != nullptr);
+  slots_[IndexOf(qpn)] = nullptr;
   --size_;
 }
 
