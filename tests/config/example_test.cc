@@ -1,7 +1,6 @@
 // config/rdmad.toml shows every key with its default.
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <sstream>
 #include <string>
 
@@ -22,9 +21,22 @@ TEST(ExampleConfig, IsTheDefaults) {
   EXPECT_EQ(*config, Config());
 }
 
-// "# key = value" is an example of a key that has no fixed default.
+// "# key = value" is an example of a key that has no fixed default; prose has no " = " behind its
+// first word.
+std::string WithCommentedKeys() {
+  std::istringstream lines(Example());
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t end_of_word = line.find(' ', 2);
+    const bool key = line.rfind("# ", 0) == 0 && end_of_word != std::string::npos &&
+                     line.compare(end_of_word, 3, " = ") == 0;
+    text += (key ? line.substr(2) : line) + "\n";
+  }
+  return text;
+}
+
 TEST(ExampleConfig, CommentedKeysAreValid) {
-  const std::string text = std::regex_replace(Example(), std::regex("(^|\n)# (\\w+ = )"), "$1$2");
+  const std::string text = WithCommentedKeys();
   ASSERT_NE(text, Example());
   const absl::StatusOr<Config> config = ParseConfig(text, "rdmad.toml");
   ASSERT_OK(config);
