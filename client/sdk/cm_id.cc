@@ -166,10 +166,10 @@ absl::Status CmId::Migrate(EventChannel* channel) {
     request.set_channel(to->handle());
     const absl::StatusOr<v1::MigrateIdReply> reply = state_->session->Call(rpc::kMigrateId, request);
     if (!reply.ok()) {
-      to->RemoveId(*state_, state_->events());
+      to->MoveIdAway(*state_, state_->events());
       return reply.status();
     }
-    std::vector<shm::CmEvent> unread = from->RemoveId(*state_, reply->events_reported());
+    std::vector<shm::CmEvent> unread = from->MoveIdAway(*state_, reply->events_reported());
     state_->WaitForAcks();
     for (shm::CmEvent& event : unread) event.generation = reply->generation();
     {

@@ -86,6 +86,11 @@ EndpointState::~EndpointState() {
 absl::Status EndpointState::OnEstablished(const CmEvent& event) {
   // Of the peer's accept; the accepting side has it from the request.
   if (peer_private_data_.empty()) peer_private_data_ = event.param().private_data;
+  QpAttr attr;
+  attr.mask = kQpAttrMinRnrTimer;
+  attr.min_rnr_timer = options_.min_rnr_timer;
+  // Fails if the peer has gone already, which shows soon enough.
+  qp_->Modify(attr).IgnoreError();
   SDK_ASSIGN_OR_RETURN(hub_channel_, hub_->Adopt(*id_));
   return absl::OkStatus();
 }

@@ -124,10 +124,8 @@ void EventChannelState::AddId(const std::shared_ptr<IdState>& id, uint32_t gener
   ids_.insert_or_assign(id->handle, Entry{id, generation, false});
 }
 
-std::vector<shm::CmEvent> EventChannelState::RemoveId(const IdState& id, uint32_t reported) {
+std::vector<shm::CmEvent> EventChannelState::TakeOut(const IdState& id, uint32_t reported) {
   std::vector<shm::CmEvent> unread;
-  std::shared_ptr<IdState> last;  // destroyed after the lock
-  const std::lock_guard lock(mutex_);
   const auto entry = ids_.find(id.handle);
   if (entry == ids_.end()) return unread;
   const uint32_t generation = entry->second.generation;
@@ -138,14 +136,30 @@ std::vector<shm::CmEvent> EventChannelState::RemoveId(const IdState& id, uint32_
   std::erase_if(pending_, is_of_id);
   if (reported != id.events()) {
     for (const shm::CmEvent& event : Peek(kPeekAll)) {
-      if (is_of_id(event)) unread.push_back(event);
+      if (!is_of_id(event)) continue;
+      unread.push_back(event);
+      if (event.type == kConnectRequest) moved_.insert(event.id_handle);
     }
     maybe_stale_ = true;
   }
-  last = std::move(entry->second.id);
   ids_.erase(entry);
   if (maybe_stale_) DropStaleFront();
   return unread;
+}
+
+void EventChannelState::RemoveId(const IdState& id, uint32_t reported) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const shm::CmEvent& event : TakeOut(id, reported)) {
+      if (event.type == kConnectRequest) orphans_.push_back(event.id_handle);
+    }
+  }
+  DestroyOrphans();
+}
+
+std::vector<shm::CmEvent> EventChannelState::MoveIdAway(const IdState& id, uint32_t reported) {
+  const std::lock_guard lock(mutex_);
+  return TakeOut(id, reported);
 }
 
 void EventChannelState::AddPending(const std::vector<shm::CmEvent>& events) {
@@ -164,9 +178,17 @@ EventChannelState::Entry* EventChannelState::FindEntry(const shm::CmEvent& event
   return &found->second;
 }
 
-EventChannelState::Found EventChannelState::Deliver(const shm::CmEvent& event) {
+void EventChannelState::OnStale(const shm::CmEvent& event) {
+  if (event.type != kConnectRequest || moved_.erase(event.id_handle) != 0) return;
+  orphans_.push_back(event.id_handle);
+}
+
+std::unique_ptr<EventRecord> EventChannelState::Deliver(const shm::CmEvent& event) {
   const Entry* entry = FindEntry(event);
-  if (entry == nullptr) return {nullptr, event.type == kConnectRequest ? event.id_handle : 0};
+  if (entry == nullptr) {
+    OnStale(event);
+    return nullptr;
+  }
   auto record = std::make_unique<EventRecord>();
   record->raw = event;
   record->param = ParamOf(event);
@@ -180,7 +202,7 @@ EventChannelState::Found EventChannelState::Deliver(const shm::CmEvent& event) {
   } else {
     record->id->Learn(event);
   }
-  return {std::move(record), 0};
+  return record;
 }
 
 std::unique_ptr<EventRecord> EventChannelState::NextRemoval() {
@@ -200,33 +222,32 @@ std::unique_ptr<EventRecord> EventChannelState::NextRemoval() {
   return nullptr;
 }
 
-PipeResult EventChannelState::TryGet(Found* found) {
+PipeResult EventChannelState::TryGet(std::unique_ptr<EventRecord>* record) {
   const std::lock_guard lock(mutex_);
   if (!pending_.empty()) {
     const shm::CmEvent event = pending_.front();
     pending_.pop_front();
-    *found = Deliver(event);
+    *record = Deliver(event);
     return PipeResult::kRecord;
   }
   shm::CmEvent event{};
   const PipeResult result = pipe_.TryRead(&event, sizeof(event));
   if (result == PipeResult::kRecord) {
-    *found = Deliver(event);
+    *record = Deliver(event);
     if (maybe_stale_) DropStaleFront();
   } else if (result == PipeResult::kHangup) {
     session_->MarkDead();
-    found->record = NextRemoval();
-    if (found->record != nullptr) return PipeResult::kRecord;
+    *record = NextRemoval();
   }
   return result;
 }
 
 absl::StatusOr<std::unique_ptr<EventRecord>> EventChannelState::GetEvent(Deadline deadline) {
   while (true) {
-    Found found;
-    const PipeResult result = TryGet(&found);
-    if (found.orphan != 0) DestroyOrphan(found.orphan);
-    if (found.record != nullptr) return std::move(found.record);
+    std::unique_ptr<EventRecord> record;
+    const PipeResult result = TryGet(&record);
+    DestroyOrphans();
+    if (record != nullptr) return record;
     if (result == PipeResult::kRecord) continue;
     if (result == PipeResult::kHangup) return session_->DeadError();
     if (result == PipeResult::kError) return PipeStatus(result, "get_cm_event");
@@ -260,18 +281,28 @@ void EventChannelState::DropStaleFront() {
     const std::vector<shm::CmEvent> front = Peek(1);
     if (front.empty()) {
       maybe_stale_ = false;  // nothing is left at all
+      moved_.clear();
       return;
     }
     if (FindEntry(front[0]) != nullptr) return;
     shm::CmEvent stale;
     if (pipe_.TryRead(&stale, sizeof(stale)) != PipeResult::kRecord) return;
+    OnStale(stale);
   }
 }
 
-void EventChannelState::DestroyOrphan(uint64_t handle) {
-  v1::DestroyIdRequest request;
-  request.set_id(handle);
-  session_->Release(rpc::kDestroyId, request).IgnoreError();
+void EventChannelState::DestroyOrphans() {
+  std::vector<uint64_t> orphans;
+  {
+    const std::lock_guard lock(mutex_);
+    if (orphans_.empty()) return;
+    orphans.swap(orphans_);
+  }
+  for (const uint64_t handle : orphans) {
+    v1::DestroyIdRequest request;
+    request.set_id(handle);
+    session_->Release(rpc::kDestroyId, request).IgnoreError();
+  }
 }
 
 }  // namespace rdmad::sdk

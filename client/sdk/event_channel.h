@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -97,9 +98,11 @@ class EventChannelState : public std::enable_shared_from_this<EventChannelState>
 
   // The id's events of `generation` and later are reported from now on.
   void AddId(const std::shared_ptr<IdState>& id, uint32_t generation);
-  // No event of the id comes up any more. `reported`: how many the daemon wrote into this channel for it, in all.
-  // Returns copies of those that nobody has read.
-  std::vector<shm::CmEvent> RemoveId(const IdState& id, uint32_t reported);
+  // The id ends: no event of it comes up any more. `reported`: how many the daemon wrote into this channel for it, in
+  // all. Connect requests that nobody has read are rejected.
+  void RemoveId(const IdState& id, uint32_t reported);
+  // The same for an id that goes to another channel; returns its events that nobody has read.
+  std::vector<shm::CmEvent> MoveIdAway(const IdState& id, uint32_t reported);
   // Events that came along with an id: reported before those of the pipe.
   void AddPending(const std::vector<shm::CmEvent>& events);
   bool HasPending() const;
@@ -112,20 +115,21 @@ class EventChannelState : public std::enable_shared_from_this<EventChannelState>
     uint32_t generation = 0;
     bool removal_reported = false;
   };
-  struct Found {
-    std::unique_ptr<EventRecord> record;  // null: of an id that is gone
-    uint64_t orphan = 0;                  // a connect request's id that nobody will see
-  };
 
   Entry* FindEntry(const shm::CmEvent& event);
-  Found Deliver(const shm::CmEvent& event);
+  // Null: of an id that is gone.
+  std::unique_ptr<EventRecord> Deliver(const shm::CmEvent& event);
   std::unique_ptr<EventRecord> NextRemoval();
-  // One attempt, without waiting. kHangup: see NextRemoval.
-  PipeResult TryGet(Found* found);
+  // One attempt, without waiting. With kRecord, null stands for one of an id that is gone.
+  PipeResult TryGet(std::unique_ptr<EventRecord>* record);
+  // Takes the id out; returns its events that nobody has read.
+  std::vector<shm::CmEvent> TakeOut(const IdState& id, uint32_t reported);
+  void OnStale(const shm::CmEvent& event);
   // Copies of what is in the pipe, up to `max_records` of them, without taking it out.
   std::vector<shm::CmEvent> Peek(size_t max_records);
   void DropStaleFront();
-  void DestroyOrphan(uint64_t handle);
+  // Rejects the requests that nobody will see. Without the lock.
+  void DestroyOrphans();
 
   const std::shared_ptr<Session> session_;
   const uint64_t handle_;
@@ -134,6 +138,8 @@ class EventChannelState : public std::enable_shared_from_this<EventChannelState>
   std::map<uint64_t, Entry> ids_;
   std::deque<shm::CmEvent> pending_;
   bool maybe_stale_ = false;  // records of ids that are gone may be in the pipe
+  std::set<uint64_t> moved_;       // new ids of connect requests that are in the pipe and were dealt with
+  std::vector<uint64_t> orphans_;  // new ids of connect requests that nobody will see
   UniqueFd peek_in_;          // a pipe to copy records into; made when first needed
   UniqueFd peek_out_;
 };

@@ -25,8 +25,9 @@ class Service {
     qp_ = id_->qp();
     ConnParam param;
     if (options_.mode == BenchMode::kSend) {
-      for (uint32_t i = 0; i < options_.depth; ++i) {
-        if (absl::Status status = PostReceive(i); !status.ok()) return status;
+      // Nobody looks at what arrives: several receives share a buffer.
+      for (uint32_t i = 0; i < BenchReceives(options_); ++i) {
+        if (absl::Status status = PostReceive(i % options_.depth); !status.ok()) return status;
       }
     } else {
       absl::StatusOr<MemoryRegion> target = options_.mode == BenchMode::kWrite
@@ -36,7 +37,12 @@ class Service {
       target_ = std::move(target).value();
       param.private_data = EncodeTarget(Endpoint::Describe(target_));
     }
-    return id_->Accept(param);
+    if (absl::Status status = id_->Accept(param); !status.ok()) return status;
+    // Should the peer outrun the receives all the same, it tries again soon: 10 is 0.32 ms.
+    QpAttr attr;
+    attr.mask = kQpAttrMinRnrTimer;
+    attr.min_rnr_timer = 10;
+    return qp_.Modify(attr);
   }
 
   // Until the peer has enough: then the QP is flushed.

@@ -115,7 +115,7 @@ absl::Status BenchMemory::Register(const CmId& id) {
 QpInit BenchQp(const BenchOptions& options) {
   QpInit init;
   init.cap.max_send_wr = options.depth;
-  init.cap.max_recv_wr = options.depth;
+  init.cap.max_recv_wr = BenchReceives(options);
   init.cap.max_inline_bytes = kBenchInlineBytes;
   return init;
 }

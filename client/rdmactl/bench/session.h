@@ -45,8 +45,10 @@ class BenchMemory {
   uint32_t stride_bytes_;
 };
 
-// Queues for `depth` operations, of which each may be inline if it is small.
+// Queues for `depth` operations, of which each may be inline if it is small; and for more receives than a peer can have
+// sends under way, so that it never waits for one to be posted anew.
 QpInit BenchQp(const BenchOptions& options);
+constexpr uint32_t BenchReceives(const BenchOptions& options) { return 4 * options.depth; }
 // Bytes up to which sends and writes are posted inline.
 inline constexpr uint32_t kBenchInlineBytes = 64;
 
