@@ -7,7 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <future>
+#include <optional>
+#include <random>
 #include <string>
+#include <thread>
 
 #include "daemon/base/socket_address.h"
 #include "daemon/base/unique_fd.h"
@@ -155,6 +160,47 @@ TEST_F(SoftDataPathTest, MadsTravelFromControlToControl) {
   EXPECT_EQ(mad.flow.local, flow.remote);
   EXPECT_EQ(mad.flow.remote, flow.local);
   EXPECT_EQ(mad.src_qpn, wire::kGsiQpn);
+}
+
+// The daemon's threads as they are: an engine that sends packets, and control, which sends and
+// takes MADs on the same port. (Thread sanitizer's test.)
+TEST_F(SoftDataPathTest, ControlUsesThePortBesideTheEngine) {
+  constexpr int kMads = 2000;
+  const Flow to_self = {IpAddress::FromV4(127, 0, 0, 2), IpAddress::FromV4(127, 0, 0, 2)};
+  std::promise<SoftMadIo*> ready;
+  std::atomic<bool> stop{false};
+  bool copied = false;
+  std::thread engine([&] {
+    SoftHost left({"127.0.0.2"}, TestPort());
+    SoftHost right({"127.0.0.3"}, TestPort());
+    RcEnd a(left, kBufferBytes);
+    RcEnd b(right, kBufferBytes);
+    RcEnd::Connect(a, b, Mtu::k1024);
+    a.FillRandomly(3);
+    ready.set_value(left.mads.get());
+    size_t posted = 0;
+    while (!stop.load(std::memory_order_acquire) || a.sends.all.size() < posted) {
+      if (!stop.load(std::memory_order_relaxed) && a.sends.all.size() == posted) {
+        posted += a.Send(WrOpcode::kRdmaWrite, 0, 50000, &b) == PostResult::kOk ? 1 : 0;
+      }
+      left.Turn();
+      right.Turn();
+    }
+    copied = posted > 0 && std::equal(a.buffer.begin(), a.buffer.begin() + 50000, b.buffer.begin());
+  });
+  SoftMadIo* const mads = ready.get_future().get();
+  int received = 0;
+  pollfd entry = {mads->poll_fd(), POLLIN, 0};
+  for (int sent = 0; received < kMads;) {
+    // No more at a time than the ring holds, so that none may be dropped.
+    while (sent < kMads && sent - received < 500) sent += mads->SendMad(to_self, SomeMad()) ? 1 : 0;
+    if (::poll(&entry, 1, 5000) != 1) break;
+    for (ReceivedMad mad; mads->Receive(&mad); ++received) EXPECT_EQ(mad.mad, SomeMad());
+  }
+  stop.store(true, std::memory_order_release);
+  engine.join();
+  EXPECT_TRUE(copied);
+  EXPECT_EQ(received, kMads);
 }
 
 TEST_F(SoftDataPathTest, MadsReachTheSendersOwnHost) {
