@@ -246,7 +246,7 @@ class Bed {
 };
 
 // For parametrized suites that must hold on both paths.
-class PathTest : public testing::TestWithParam<Path> {
+class PathTest : public ::testing::TestWithParam<Path> {
  protected:
   static BedOptions Options() {
     BedOptions options;
@@ -254,10 +254,10 @@ class PathTest : public testing::TestWithParam<Path> {
     return options;
   }
 };
-inline std::string PathName(const testing::TestParamInfo<Path>& info) {
+inline std::string PathName(const ::testing::TestParamInfo<Path>& info) {
   return info.param == Path::kWire ? "Wire" : "Local";
 }
 #define RDMAD_ON_BOTH_PATHS(Suite) \
-  INSTANTIATE_TEST_SUITE_P(Path, Suite, testing::Values(Path::kWire, Path::kLocal), PathName)
+  INSTANTIATE_TEST_SUITE_P(Path, Suite, ::testing::Values(Path::kWire, Path::kLocal), PathName)
 
 }  // namespace rdmad::soft

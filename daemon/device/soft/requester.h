@@ -13,7 +13,8 @@
 // local_sender.h. The two never mix: a message takes the local path only when everything sent
 // before is answered.
 //
-// Files: requester.cc posts, builds and sends; requester_ack.cc takes answers and time.
+// Files: requester.cc posts and sends, requester_build.cc makes packets, requester_ack.cc takes
+// answers and time.
 // Thread: engine, but for construction. Owner: the SoftQp.
 // Source: IBTA vol. 1, Transport Layer, "Reliable Service" and "Requester".
 #pragma once

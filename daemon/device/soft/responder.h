@@ -11,7 +11,8 @@
 // executed again, atomics answered from the recorded result. A gap is NAKed once; until the missing
 // packet comes, what follows is dropped.
 //
-// Files: responder.cc receives, responder_answers.cc sends.
+// Files: responder.cc receives, responder_checks.cc and responder_execute.cc are the pipeline,
+// responder_answers.cc sends.
 // Thread: engine, but for construction. Owner: the SoftQp.
 // Source: IBTA vol. 1, Transport Layer, "Reliable Service" and "Responder".
 #pragma once
@@ -106,7 +107,7 @@ class Responder {
   };
   enum class Ack : uint8_t { kNone, kAck, kNak, kFatalNak };
 
-  // responder.cc, in the order of the pipeline
+  // responder_checks.cc and responder_execute.cc, in the order of the pipeline
   bool CheckPsn(const wire::PacketView& packet) noexcept;
   Finding CheckSequence(const wire::PacketView& packet) noexcept;
   Finding CheckOperation(const wire::PacketView& packet) noexcept;
@@ -118,6 +119,8 @@ class Responder {
   Finding ExecuteWrite(const wire::PacketView& packet) noexcept;
   void ExecuteRead(const wire::PacketView& packet) noexcept;
   Finding ExecuteAtomic(const wire::PacketView& packet) noexcept;
+
+  // responder.cc
   void Refuse(Finding finding, wire::Psn psn) noexcept;
   void OnDuplicate(const wire::PacketView& packet) noexcept;
   void CompleteReceive(const ReceiveInfo& info) noexcept;
