@@ -111,7 +111,7 @@ absl::StatusOr<ArenaAllocation> ArenaSet::Allocate(uint64_t bytes) {
   const uint64_t left = options_.limit_bytes > reserved ? options_.limit_bytes - reserved : 0;
   bool over_limit = false;
   for (size_t i = 0; i < arenas_.size(); ++i) {
-    const absl::StatusOr<uint64_t> offset = arenas_[i].arena->Allocate(rounded, left);
+    const absl::StatusOr<uint64_t> offset = arenas_[i]->Allocate(rounded, left);
     if (offset.ok()) return Describe(i, *offset, rounded);
     if (absl::IsResourceExhausted(offset.status())) return offset.status();
     over_limit = over_limit || absl::IsOutOfRange(offset.status());
@@ -119,7 +119,7 @@ absl::StatusOr<ArenaAllocation> ArenaSet::Allocate(uint64_t bytes) {
   // What an existing arena has room for, a new one cannot hold with less memory.
   if (over_limit || kFirstOffset + rounded > left) return LimitError(rounded);
   RD_RETURN_IF_ERROR(AddArena(kFirstOffset + rounded));
-  RingArena& arena = *arenas_.back().arena;
+  RingArena& arena = *arenas_.back();
   const absl::StatusOr<uint64_t> offset =
       arena.Allocate(rounded, left - std::min(left, arena.reserved_bytes()));
   if (offset.ok()) return Describe(arenas_.size() - 1, *offset, rounded);
@@ -131,23 +131,18 @@ absl::StatusOr<ArenaAllocation> ArenaSet::Allocate(uint64_t bytes) {
 void ArenaSet::Free(const ArenaAllocation& allocation) {
   RD_CHECK(allocation.arena_id != 0 && allocation.arena_id <= arenas_.size(),
            "an arena of this set");
-  arenas_[allocation.arena_id - 1].arena->Free(allocation.offset, allocation.bytes);
-}
-
-void ArenaSet::MarkSent(uint64_t arena_id) {
-  RD_CHECK(arena_id != 0 && arena_id <= arenas_.size(), "an arena of this set");
-  arenas_[arena_id - 1].sent = true;
+  arenas_[allocation.arena_id - 1]->Free(allocation.offset, allocation.bytes);
 }
 
 uint64_t ArenaSet::used_bytes() const noexcept {
   uint64_t sum = 0;
-  for (const Entry& entry : arenas_) sum += entry.arena->used_bytes();
+  for (const auto& arena : arenas_) sum += arena->used_bytes();
   return sum;
 }
 
 uint64_t ArenaSet::reserved_bytes() const noexcept {
   uint64_t sum = 0;
-  for (const Entry& entry : arenas_) sum += entry.arena->reserved_bytes();
+  for (const auto& arena : arenas_) sum += arena->reserved_bytes();
   return sum;
 }
 
@@ -160,7 +155,7 @@ absl::Status ArenaSet::AddArena(uint64_t bytes) {
   if (bytes <= options_.max_arena_bytes) {
     next_arena_bytes_ = std::min(2 * size_bytes, options_.max_arena_bytes);
   }
-  arenas_.push_back({std::move(arena), false});
+  arenas_.push_back(std::move(arena));
   return absl::OkStatus();
 }
 
@@ -171,15 +166,13 @@ absl::Status ArenaSet::LimitError(uint64_t bytes) const {
 }
 
 ArenaAllocation ArenaSet::Describe(size_t index, uint64_t offset, uint64_t bytes) const {
-  const Entry& entry = arenas_[index];
-  const Segment& segment = entry.arena->segment();
+  const Segment& segment = arenas_[index]->segment();
   ArenaAllocation allocation;
   allocation.arena_id = index + 1;
   allocation.arena_bytes = segment.size_bytes();
   allocation.offset = offset;
   allocation.bytes = bytes;
   allocation.addr = segment.data() + offset;
-  allocation.arena_is_new = !entry.sent;
   allocation.arena_fd = segment.fd();
   return allocation;
 }

@@ -69,8 +69,7 @@ struct ArenaAllocation {
   uint64_t offset = 0;
   uint64_t bytes = 0;  // as asked, rounded up to kArenaAlignBytes
   std::byte* addr = nullptr;
-  bool arena_is_new = false;  // the client has not got this arena's descriptor: see MarkSent()
-  int arena_fd = -1;          // stays owned by the arena
+  int arena_fd = -1;  // stays owned by the arena
 };
 
 // Thread: control. Owner: Session.
@@ -84,10 +83,6 @@ class ArenaSet {
   // `allocation` as Allocate() gave it. No engine may use the queue any more.
   void Free(const ArenaAllocation& allocation);
 
-  // The arena's descriptor has been sent to the client; until then its allocations are marked new,
-  // so that an operation that failed half-way does not leave an arena that nobody was told of.
-  void MarkSent(uint64_t arena_id);
-
   size_t arena_count() const noexcept { return arenas_.size(); }
   uint64_t used_bytes() const noexcept;
   // Memory behind all arenas: what counts against the limit.
@@ -95,17 +90,12 @@ class ArenaSet {
   uint64_t limit_bytes() const noexcept { return options_.limit_bytes; }
 
  private:
-  struct Entry {
-    std::unique_ptr<RingArena> arena;
-    bool sent = false;
-  };
-
   absl::Status AddArena(uint64_t bytes);
   absl::Status LimitError(uint64_t bytes) const;
   ArenaAllocation Describe(size_t index, uint64_t offset, uint64_t bytes) const;
 
   const ArenaSetOptions options_;
-  std::vector<Entry> arenas_;  // arena id - 1
+  std::vector<std::unique_ptr<RingArena>> arenas_;  // arena id - 1
   uint64_t next_arena_bytes_;
 };
 

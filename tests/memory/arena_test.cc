@@ -40,15 +40,20 @@ TEST(ArenaSet, AllocationsAreAlignedBehindTheHeader) {
   }
 }
 
-TEST(ArenaSet, TheArenaIsMarkedNewUntilItWasSent) {
-  ArenaSet set;
-  EXPECT_TRUE(AllocateOrDie(set, 1000).arena_is_new);
-  const ArenaAllocation second = AllocateOrDie(set, 1000);
-  EXPECT_TRUE(second.arena_is_new);
-  set.MarkSent(second.arena_id);
-  const ArenaAllocation third = AllocateOrDie(set, 1000);
-  EXPECT_EQ(third.arena_id, second.arena_id);
-  EXPECT_FALSE(third.arena_is_new);
+TEST(ArenaSet, IdsAreNeverReused) {
+  ArenaSetOptions options;
+  options.first_arena_bytes = options.max_arena_bytes = 64 << 10;
+  ArenaSet set(options);
+  const ArenaAllocation first = AllocateOrDie(set, 60 << 10);
+  const ArenaAllocation second = AllocateOrDie(set, 60 << 10);
+  EXPECT_EQ(first.arena_id, 1u);
+  EXPECT_EQ(second.arena_id, 2u);
+  set.Free(first);
+  set.Free(second);
+  // The same arenas serve again: a client that has them mapped needs no other descriptor.
+  const ArenaAllocation again = AllocateOrDie(set, 60 << 10);
+  EXPECT_EQ(again.arena_id, 1u);
+  EXPECT_EQ(again.arena_fd, first.arena_fd);
 }
 
 TEST(ArenaSet, TheArenaHasItsHeader) {
