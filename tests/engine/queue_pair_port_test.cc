@@ -79,6 +79,9 @@ TEST_F(QueuePairPortTest, WithoutADoorbellNothingIsRead) {
 
 TEST_F(QueuePairPortTest, ADoorbellOfBeforeActivationIsNotLost) {
   TestQpOptions options;
+  TestQp neighbour(bed_, session_, cq_, options);  // so that the engine looks at this word at all
+  options.doorbell_index = 1;
+  options.owner_token = 8;
   options.activate_port = false;
   TestQp qp(bed_, session_, cq_, options);
   ASSERT_EQ(qp.Recv(1), 0);
@@ -284,6 +287,22 @@ TEST_F(QueuePairPortTest, ABrokenQpWorksAgainAfterReset) {
   const std::vector<shm::Cqe> cqes = cq_.PollAll();
   EXPECT_EQ(Statuses(cqes), (std::vector<WcStatus>{WcStatus::kSuccess, WcStatus::kSuccess}));
   EXPECT_EQ(cqes[1].wqe_count, 1u) << "counts start again";
+}
+
+TEST_F(QueuePairPortTest, AfterResetARefusedSendStillFailsByName) {
+  TestQp qp(bed_, session_, cq_);
+  ASSERT_EQ(qp.Recv(1), 0);
+  ASSERT_EQ(qp.Send(2), 0);
+  RingAndTurn(qp);
+  ASSERT_EQ(bed_.Modify(*qp.qp, QpState::kReset), device::QpResult::kOk);
+  qp.sends.Reset();
+  qp.recvs.Reset();
+  cq_.PollAll();
+  ASSERT_EQ(bed_.Modify(*qp.qp, QpState::kRts), device::QpResult::kOk);
+  qp.qp->send_results = {PostResult::kBadOpcode};
+  ASSERT_EQ(qp.Send(3), 0);
+  RingAndTurn(qp);
+  EXPECT_EQ(Statuses(cq_.PollAll()), std::vector<WcStatus>{WcStatus::kLocQpOpErr});
 }
 
 TEST_F(QueuePairPortTest, OverrunOfItsCqMovesEveryQpOfItToError) {

@@ -46,6 +46,7 @@ class FakeDataPath final : public device::DataPath {
 
   // Makes the path's descriptor readable, as a packet would. Any thread.
   void Poke() {
+    poked_.store(true, std::memory_order_release);
     const uint64_t one = 1;
     RD_CHECK(::write(wake_fd_.get(), &one, sizeof(one)) == sizeof(one));
   }
@@ -66,6 +67,7 @@ class FakeDataPath final : public device::DataPath {
  private:
   friend class FakeQp;
   UniqueFd wake_fd_;
+  std::atomic<bool> poked_{false};  // spares a system call per turn
   std::vector<int> fds_;
   std::vector<FakeQp*> active_;  // with sends that could move
 };
@@ -306,7 +308,8 @@ class FakeQp final : public device::Qp {
 inline int FakeDataPath::DoWork(device::TimeNs now) noexcept {
   int work = 0;
   uint64_t count;
-  if (::read(wake_fd_.get(), &count, sizeof(count)) == sizeof(count)) {
+  if (poked_.exchange(false, std::memory_order_acquire) &&
+      ::read(wake_fd_.get(), &count, sizeof(count)) == sizeof(count)) {
     pokes.fetch_add(1, std::memory_order_relaxed);
     ++work;
   }
