@@ -309,7 +309,7 @@ void Engine::WaitForWork(TimeNs now, TimeNs max_wait_ns) noexcept {
 void Engine::CommandBell::OnReady(uint32_t) noexcept {
   uint64_t count;
   // Non-blocking; EAGAIN means that it was read already.
-  static_cast<void>(::read(fd.get(), &count, sizeof(count)));
+  [[maybe_unused]] const ssize_t bytes = ::read(fd.get(), &count, sizeof(count));
 }
 
 }  // namespace rdmad::engine

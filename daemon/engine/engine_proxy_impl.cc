@@ -93,7 +93,7 @@ void EngineProxyImpl::RingEngine() {
 void EngineProxyImpl::Poll() {
   uint64_t count;
   // Read before the ring is: what comes later makes it readable again. EAGAIN: nothing was written.
-  static_cast<void>(::read(engine_.event_fd_.get(), &count, sizeof(count)));
+  [[maybe_unused]] const ssize_t bytes = ::read(engine_.event_fd_.get(), &count, sizeof(count));
   EngineEvent event;
   // Bounded, so that one engine cannot keep control busy for ever.
   uint32_t handled = 0;
