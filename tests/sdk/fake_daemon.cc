@@ -113,6 +113,7 @@ std::shared_ptr<ClientState> FakeDaemon::AttachClient() {
 }
 
 void FakeDaemon::Die() {
+  const std::lock_guard lock(mutex_);
   dead_ = true;
   socket_.Reset();
   wake_read_.Reset();
@@ -165,6 +166,7 @@ std::byte* FakeDaemon::AllocateRing(uint64_t bytes, uint32_t slot_count, v1::Que
 
 absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf::MessageLite& any_request,
                               google::protobuf::MessageLite* any_reply) {
+  const std::lock_guard lock(mutex_);
   ++calls_[method];
   if (const auto failure = failures_.find(method); failure != failures_.end()) {
     const absl::Status status = failure->second;
@@ -259,6 +261,7 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
 }
 
 void FakeDaemon::Complete(uint64_t qp_handle, const Completion& completion, bool is_recv) {
+  const std::lock_guard lock(mutex_);
   shm::Cqe cqe{};
   cqe.wr_id = completion.wr_id;
   cqe.status = completion.status;
@@ -282,10 +285,18 @@ void FakeDaemon::Complete(uint64_t qp_handle, const Completion& completion, bool
   }
 }
 
-uint32_t FakeDaemon::PublishedSends(uint64_t qp) const { return qps_.at(qp).send_ring->tail.load(); }
-uint32_t FakeDaemon::PublishedReceives(uint64_t qp) const { return qps_.at(qp).recv_ring->tail.load(); }
+uint32_t FakeDaemon::PublishedSends(uint64_t qp) const {
+  const std::lock_guard lock(mutex_);
+  return qps_.at(qp).send_ring->tail.load();
+}
+
+uint32_t FakeDaemon::PublishedReceives(uint64_t qp) const {
+  const std::lock_guard lock(mutex_);
+  return qps_.at(qp).recv_ring->tail.load();
+}
 
 bool FakeDaemon::DoorbellRung(uint64_t qp) const {
+  const std::lock_guard lock(mutex_);
   const uint32_t index = qps_.at(qp).doorbell;
   const auto* control = reinterpret_cast<const shm::ControlSegment*>(control_.data());
   return (control->words[index / 64].load() & (uint64_t{1} << (index % 64))) != 0;
@@ -303,6 +314,7 @@ int FakeDaemon::TakeWakes() {
 }
 
 void FakeDaemon::SendEvent(shm::CmEvent event) {
+  const std::lock_guard lock(mutex_);
   Id& owner = ids_.at(event.listen_handle != 0 ? event.listen_handle : event.id_handle);
   event.generation = owner.generation;
   ++owner.reported;
@@ -319,6 +331,7 @@ void FakeDaemon::SendEvent(uint64_t id, uint32_t type, int status) {
 }
 
 uint64_t FakeDaemon::SendConnectRequest(uint64_t listener) {
+  const std::lock_guard lock(mutex_);
   const uint64_t id = next_handle_++;
   ids_[id] = {ids_.at(listener).channel, 0, 0};
   shm::CmEvent event{};
@@ -335,8 +348,19 @@ uint64_t FakeDaemon::SendConnectRequest(uint64_t listener) {
 }
 
 int FakeDaemon::calls(const std::string& method) const {
+  const std::lock_guard lock(mutex_);
   const auto found = calls_.find(method);
   return found == calls_.end() ? 0 : found->second;
+}
+
+void FakeDaemon::FailNext(const std::string& method, absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  failures_[method] = std::move(status);
+}
+
+bool FakeDaemon::HasId(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return ids_.count(id) != 0;
 }
 
 }  // namespace rdmad::sdk::testing

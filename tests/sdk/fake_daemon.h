@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct Completion {
   uint32_t wqe_count = 0;
 };
 
-// Thread: the test's; calls arrive on whichever thread makes them, one at a time.
+// Thread: any; one lock for all.
 class FakeDaemon {
  public:
   FakeDaemon();
@@ -44,7 +45,10 @@ class FakeDaemon {
 
   // Hangs up everywhere, as the kernel does when a daemon dies.
   void Die();
-  bool dead() const noexcept { return dead_; }
+  bool dead() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return dead_;
+  }
 
   // What an engine does.
   void Complete(uint64_t qp, const Completion& completion, bool is_recv);
@@ -66,9 +70,8 @@ class FakeDaemon {
   // Calls by method ("CreateQp"), for tests that count.
   int calls(const std::string& method) const;
   // The next call of this method fails so.
-  void FailNext(const std::string& method, absl::Status status) { failures_[method] = std::move(status); }
-  bool HasId(uint64_t id) const { return ids_.count(id) != 0; }
-  uint64_t last_handle() const noexcept { return next_handle_ - 1; }
+  void FailNext(const std::string& method, absl::Status status);
+  bool HasId(uint64_t id) const;
 
  private:
   class Channel;
@@ -100,6 +103,7 @@ class FakeDaemon {
   uint64_t SendPipe(uint64_t handle, v1::DescriptorKind kind);
   std::byte* AllocateRing(uint64_t bytes, uint32_t slot_count, v1::QueueLocation* location);
 
+  mutable std::recursive_mutex mutex_;
   bool dead_ = false;
   UniqueFd socket_;         // the daemon's end
   UniqueFd client_socket_;  // until attached
