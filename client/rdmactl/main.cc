@@ -118,6 +118,16 @@ BenchCommand MakeBenchCommand(const BenchArguments& arguments, const rdmad::Atta
   return command;
 }
 
+// CLI11 says only that a command is missing when a word is none.
+const char* UnknownCommand(const CLI::App& app, int argc, char** argv) {
+  const bool is_word = argc > 1 && argv[1][0] != '-';
+  if (!is_word) return nullptr;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->check_name(argv[1])) return nullptr;
+  }
+  return argv[1];
+}
+
 int Finish(const absl::Status& status) {
   if (!status.ok()) std::fprintf(stderr, "rdmactl: %s\n", std::string(status.message()).c_str());
   return rdmad::rdmactl::ExitCodeOf(status);
@@ -157,6 +167,10 @@ int main(int argc, char** argv) {
   CLI::App* bench = AddBench(app, bench_arguments);
   CLI::App* version = app.add_subcommand("version", "versions of this program, the protocol and the daemon");
   for (CLI::App* command : app.get_subcommands(nullptr)) command->fallthrough();
+  if (const char* unknown = UnknownCommand(app, argc, argv); unknown != nullptr) {
+    std::fprintf(stderr, "rdmactl: no such command: %s\nRun with --help for more information.\n", unknown);
+    return rdmad::rdmactl::kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

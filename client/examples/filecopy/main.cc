@@ -1,5 +1,6 @@
 // filecopy: a file from one application to another, over RDMA.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -92,6 +93,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of the file's size is an error like a full disk
   send.quiet = receive.quiet = json;
   const char* role = send_app->parsed() ? "send" : "recv";
   const absl::StatusOr<rdmad::Client> client = rdmad::Client::Attach(attach);
