@@ -231,6 +231,9 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // session_cm.cc
   absl::StatusOr<cm::CmId*> LiveId(Handle handle) const;
+  // What a client asks of a connection; the QP that it names, if any, must be one of its own.
+  absl::StatusOr<device::ConnParam> OwnConnParam(const char* operation,
+                                                 const v1::ConnParam& message) const;
   void FillIdState(const cm::CmId& id, v1::IdState* state) const;
   void UnbindQp(CmIdObject& id);
 

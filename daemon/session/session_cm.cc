@@ -242,10 +242,24 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
                 });
 }
 
+absl::StatusOr<device::ConnParam> Session::OwnConnParam(const char* operation,
+                                                         const v1::ConnParam& message) const {
+  absl::StatusOr<device::ConnParam> param = FromMessage(message);
+  if (!param.ok() || param->qpn == 0) return param;
+  // A peer takes the number for the truth: naming another session's QP would end its connection.
+  bool own = false;
+  qps_.ForEach([&](Handle, const QpObject& qp) {
+    own = own || (qp.phase == Phase::kLive && qp.qp->qpn() == param->qpn);
+  });
+  if (own) return param;
+  return absl::InvalidArgumentError(
+      absl::StrCat(operation, ": qpn=", param->qpn, ": the session has no such QP"));
+}
+
 void Session::Connect(const v1::ConnectRequest& request, v1::ConnectReply*, Done done) {
   absl::StatusOr<cm::CmId*> id = LiveId(request.id());
   if (!id.ok()) return done(id.status());
-  absl::StatusOr<device::ConnParam> param = FromMessage(request.param());
+  absl::StatusOr<device::ConnParam> param = OwnConnParam("connect", request.param());
   if (!param.ok()) return done(param.status());
   done((*id)->Connect(*std::move(param)));
 }
@@ -253,7 +267,7 @@ void Session::Connect(const v1::ConnectRequest& request, v1::ConnectReply*, Done
 void Session::Accept(const v1::AcceptRequest& request, v1::AcceptReply*, Done done) {
   absl::StatusOr<cm::CmId*> id = LiveId(request.id());
   if (!id.ok()) return done(id.status());
-  absl::StatusOr<device::ConnParam> param = FromMessage(request.param());
+  absl::StatusOr<device::ConnParam> param = OwnConnParam("accept", request.param());
   if (!param.ok()) return done(param.status());
   (*id)->Accept(*std::move(param), std::move(done));
 }

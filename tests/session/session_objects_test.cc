@@ -433,6 +433,19 @@ TEST_F(SessionObjects, BadAddressesAreRefused) {
   EXPECT_TRUE(bed_.Call(&Session::BindAddr, request).ok());
 }
 
+TEST_F(SessionObjects, ConnectingWithAQpOfOthersIsRefused) {
+  v1::ConnectRequest request;
+  request.set_id(bed_.MakeId(bed_.MakeEventChannel()));
+  request.mutable_param()->set_qpn(0x123456);
+  const absl::Status connect = bed_.Call(&Session::Connect, request).status;
+  EXPECT_EQ(connect.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Mentions(connect, "no such QP")) << connect;
+  v1::AcceptRequest accept;
+  accept.set_id(request.id());
+  accept.mutable_param()->set_qpn(0x123456);
+  EXPECT_EQ(bed_.Call(&Session::Accept, accept).status.code(), StatusCode::kInvalidArgument);
+}
+
 TEST_F(SessionObjects, PrivateDataOverTheRecordIsRefused) {
   v1::ConnectRequest request;
   request.set_id(bed_.MakeId(bed_.MakeEventChannel()));
