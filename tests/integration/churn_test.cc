@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <deque>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -81,23 +80,26 @@ class EchoServer {
   std::vector<std::thread> threads_;
 };
 
-// When each QP number was last given back.
+// The QP numbers that were given back within the last kTimewait.
 class QpnLog {
  public:
   void Used(uint32_t qpn) {
     const std::lock_guard lock(mutex_);
-    const auto found = freed_.find(qpn);
-    if (found == freed_.end()) return;
-    EXPECT_GT(absl::Now() - found->second, kTimewait) << "QP number " << qpn;
+    while (!freed_.empty() && freed_.front().at < absl::Now() - kTimewait) freed_.pop_front();
+    for (const Freed& freed : freed_) EXPECT_NE(freed.qpn, qpn) << "is back too early";
   }
-  void Freed(uint32_t qpn) {
+  void GivenBack(uint32_t qpn) {
     const std::lock_guard lock(mutex_);
-    freed_[qpn] = absl::Now();
+    freed_.push_back({qpn, absl::Now()});
   }
 
  private:
+  struct Freed {
+    uint32_t qpn;
+    absl::Time at;
+  };
   std::mutex mutex_;
-  std::map<uint32_t, absl::Time> freed_;
+  std::deque<Freed> freed_;
 };
 
 class ChurnTest : public LoopbackTest {
@@ -124,7 +126,7 @@ class ChurnTest : public LoopbackTest {
     EXPECT_EQ(answer.text(), "one message");
     answer.Release();
     EXPECT_OK(endpoint.Close());
-    qpns_.Freed(qpn);
+    qpns_.GivenBack(qpn);
   }
 
   // Runs everything between the application on daemon 0 and the one on daemon `server_index`.

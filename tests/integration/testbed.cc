@@ -128,6 +128,9 @@ bool TwoHostsTest::Start(const TwoHostsOptions& options, const std::string& log_
     [] { GTEST_SKIP() << EnterPrivateNetwork().message(); }();
     return false;
   }
+  // Of an earlier call.
+  for (auto& client : clients_) client.reset();
+  for (auto& daemon : daemons_) daemon.reset();
   [&] {
     ASSERT_OK_AND_ASSIGN(hosts_, TwoHosts::Create(options));
     for (int i = 0; i < 2; ++i) {
