@@ -107,9 +107,10 @@ class AttachServer::Connection final : public SessionLink,
   void BecomeSession() {
     state_ = State::kSession;
     silence_timer_.cancel();
+    peer.pidfd.Reset();  // has served its purpose; one descriptor less per session
   }
 
-  const Peer peer;
+  Peer peer;
 
  private:
   enum class State : uint8_t { kWaiting, kSession, kClosed };
@@ -240,13 +241,13 @@ void AttachServer::OnRequest(const std::shared_ptr<Connection>& connection,
   if (absl::Status allowed = policy_->MayAttach(connection->peer); !allowed.ok()) {
     return Refuse(connection, allowed);
   }
-  connection->BecomeSession();
   session::SessionIdentity identity;
   identity.pid = connection->peer.pid;
   identity.uid = connection->peer.uid;
   identity.gid = connection->peer.gid;
   identity.name =
       request->client_name().empty() ? Printable(CommOf(connection->peer)) : request->client_name();
+  connection->BecomeSession();
   registry_->Open(
       connection, std::move(identity),
       [this, alive = alive_, connection](absl::StatusOr<SessionRegistry::Opened> opened) {

@@ -99,8 +99,13 @@ absl::Status Daemon::StartUp() {
   ActivateDevices([this, attach = std::make_shared<UniqueFd>(std::move(attach)),
                    rpc = std::make_shared<UniqueFd>(std::move(rpc))] {
     if (state_ != State::kStarting) return;
-    absl::StatusOr<std::unique_ptr<RpcDoor>> door =
-        RpcDoor::Open(loop_, std::move(*rpc), &policy_, registry_.get(), calls_.get());
+    // One connection per session and some to spare.
+    RpcDoorOptions door_options;
+    door_options.max_connections = 2 * size_t{options_.config.limits.max_sessions};
+    door_options.max_connections_per_user =
+        2 * size_t{options_.config.limits.max_sessions_per_user};
+    absl::StatusOr<std::unique_ptr<RpcDoor>> door = RpcDoor::Open(
+        loop_, std::move(*rpc), &policy_, registry_.get(), calls_.get(), door_options);
     if (!door.ok()) {
       outcome_ = door.status();
       return Stop("it could not start");

@@ -1,6 +1,7 @@
 #include "daemon/control/rpc_quiet.h"
 
 #include <grpc/event_engine/event_engine.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -13,7 +14,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "daemon/base/check.h"
 
 // Not declared in an installed header. gRPC itself calls it around fork(). Weak: a gRPC without it
 // is only less quiet.
@@ -31,7 +31,11 @@ using grpc_event_engine::experimental::MemoryAllocatorFactory;
 // in a server; what it does not ask for answers Unimplemented.
 class SleepingEventEngine final : public EventEngine {
  public:
-  SleepingEventEngine() : thread_([this] { Run(); }) {}
+  SleepingEventEngine()
+      : thread_([this] {
+          pthread_setname_np(pthread_self(), "rdmad-grpc");
+          Run();
+        }) {}
 
   ~SleepingEventEngine() override {
     {

@@ -5,6 +5,7 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
+#include <pthread.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +24,7 @@ namespace rdmad::control {
 namespace {
 
 // A connection's calls beyond these wait in the client.
-constexpr int kMaxCallsPerConnection = 64;
+constexpr int kMaxCallsPerConnection = 32;
 
 // What gRPC has to say goes the way of all our lines, and not more of it than a client can be
 // allowed to cause.
@@ -84,7 +85,10 @@ class GrpcServer final : public RpcServer {
     if (server_ == nullptr) return false;
     QuietGrpcAfter();
     AskForNext();
-    thread_ = std::thread([this] { Serve(); });
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "rdmad-rpc");
+      Serve();
+    });
     return true;
   }
 

@@ -22,7 +22,7 @@
 namespace rdmad::control {
 
 inline constexpr char kTokenMetadataKey[] = "rdmad-token-bin";
-inline constexpr int kMaxRequestBytes = 64 * 1024;
+inline constexpr int kMaxRequestBytes = 16 * 1024;  // the longest that means anything has some 500
 
 struct RpcCall {
   std::string method;   // "/rdmad.v1.VerbsService/CreateQp"

@@ -11,32 +11,10 @@
 #include <vector>
 
 #include "tests/control/daemon_bed.h"
+#include "tests/control/http.h"
 
 namespace rdmad::testing {
 namespace {
-
-UniqueFd ConnectTo(const std::string& address_and_port) {
-  const size_t colon = address_and_port.rfind(':');
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(std::stoi(address_and_port.substr(colon + 1))));
-  inet_pton(AF_INET, address_and_port.substr(0, colon).c_str(), &address.sin_addr);
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0)
-      << address_and_port;
-  return fd;
-}
-
-std::string Exchange(const std::string& address, const std::string& request) {
-  const UniqueFd fd = ConnectTo(address);
-  send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL);
-  std::string answer;
-  std::array<char, 4096> buffer{};
-  for (ssize_t bytes; (bytes = recv(fd.get(), buffer.data(), buffer.size(), 0)) > 0;) {
-    answer.append(buffer.data(), static_cast<size_t>(bytes));
-  }
-  return answer;
-}
 
 class MetricsEndpoint : public ::testing::Test {
  protected:
