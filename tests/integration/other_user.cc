@@ -1,0 +1,53 @@
+// What somebody else on the host can do; run by identity_test as another user.
+//
+//   other_user RUN_DIR attach          attaches and looks around. Prints "attach CODE", and then
+//                                      "privileged 0|1" and "sees UID..." of the sessions
+//   other_user RUN_DIR call TOKEN      calls with another's token, in hex. Prints "call CODE"
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "tests/support/raw_client.h"
+
+namespace rdmad::testing {
+namespace {
+
+int Say(const char* what, const absl::Status& status) {
+  std::printf("%s %s\n%s\n", what, absl::StatusCodeToString(status.code()).c_str(),
+              std::string(status.message()).c_str());
+  return 0;
+}
+
+int Attach(const std::string& run_dir) {
+  const absl::StatusOr<RawClient> raw = RawClient::Attach(run_dir, "other user");
+  Say("attach", raw.status());
+  if (!raw.ok()) return 0;
+  v1::GetStatusReply status;
+  absl::Status called = raw->Call(raw->admin(), &v1::AdminService::Stub::GetStatus, {}, &status);
+  if (!called.ok()) return Say("status", called);
+  std::printf("privileged %d\n", status.privileged_view() ? 1 : 0);
+  v1::ListSessionsReply sessions;
+  called = raw->Call(raw->admin(), &v1::AdminService::Stub::ListSessions, {}, &sessions);
+  if (!called.ok()) return Say("sessions", called);
+  std::printf("sees");
+  for (const v1::SessionStatus& session : sessions.sessions()) std::printf(" %u", session.uid());
+  std::printf("\n");
+  return 0;
+}
+
+int CallWith(const std::string& run_dir, const std::string& token) {
+  const std::unique_ptr<v1::SessionService::Stub> stub =
+      v1::SessionService::NewStub(ConnectRpc(run_dir));
+  v1::GetSessionReply reply;
+  return Say("call",
+             RawClient::CallAs(token, *stub, &v1::SessionService::Stub::GetSession, {}, &reply));
+}
+
+}  // namespace
+}  // namespace rdmad::testing
+
+int main(int argc, char** argv) {
+  if (argc == 3) return rdmad::testing::Attach(argv[1]);
+  if (argc == 4) return rdmad::testing::CallWith(argv[1], absl::HexStringToBytes(argv[3]));
+  return 2;
+}
