@@ -8,9 +8,11 @@
 
 extern "C" {
 
+// No detect_stack_use_after_return: the frames that it takes from the heap are aligned to 32 bytes with GCC 12, whatever
+// the variables in them ask for, and UBSan then stops at our cache-line types.
 const char* __asan_default_options() {
   return "abort_on_error=1:detect_leaks=1:strict_init_order=1:check_initialization_order=1:"
-         "detect_stack_use_after_return=1:allocator_may_return_null=1";
+         "detect_stack_use_after_return=0:allocator_may_return_null=1";
 }
 
 const char* __lsan_default_options() {
