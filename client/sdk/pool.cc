@@ -92,7 +92,8 @@ std::shared_ptr<PoolMapping> PoolState::mapping() const {
 
 absl::StatusOr<std::shared_ptr<PoolMapping>> PoolState::Live() {
   const std::lock_guard lock(mutex_);
-  if (mapping_->session()->alive()) return mapping_;
+  // Nothing else may have looked since the daemon went.
+  if (mapping_->session()->CheckAliveNowAndThen()) return mapping_;
   SDK_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, client_->Live());
   SDK_ASSIGN_OR_RETURN(mapping_, PoolMapping::Create(session, size_bytes_, options_));
   return mapping_;

@@ -104,6 +104,14 @@ class QpnLog {
   std::deque<Freed> freed_;
 };
 
+// Without the size of the ring arenas: it depends on where among them the listener's few queues
+// came to lie.
+std::string WithoutArenas(std::string counts) {
+  const size_t at = counts.find("arena_bytes: ");
+  if (at != std::string::npos) counts.erase(at, counts.find(' ', at + 13) - at);
+  return counts;
+}
+
 class ChurnTest : public LoopbackTest {
  protected:
   // `cycles` in all, on kParallel threads.
@@ -194,7 +202,10 @@ void ChurnTest::Churn(int server_index) {
   ASSERT_TRUE(settled());
   for (int i = 0; i < daemon_count; ++i) {
     EXPECT_TRUE(Eventually(absl::Seconds(5),
-                           [&] { return CountObjects(observers[i]).value_or("") == counts[i]; }))
+                           [&] {
+                             return WithoutArenas(CountObjects(observers[i]).value_or("")) ==
+                                    WithoutArenas(counts[i]);
+                           }))
         << "before: " << counts[i] << "\nafter:  " << CountObjects(observers[i]).value_or("");
     ASSERT_OK_AND_ASSIGN(const ProcessUse use, Daemon(i).Use());
     // No growth: gRPC keeps a thread or two, each with a descriptor, that come and go.

@@ -1,0 +1,218 @@
+// The example programs as a user runs them: each on a daemon of its own, by their command lines.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/integration/testbed.h"
+#include "tests/support/child_process.h"
+#include "tests/support/file.h"
+#include "tests/support/slow.h"
+#include "tests/support/status_testing.h"
+#include "tests/support/temp_dir.h"
+
+namespace rdmad::testing {
+namespace {
+
+class ExamplesTest : public LoopbackTest {
+ protected:
+  void SetUp() override {
+    ASSERT_OK(StartDaemon(0, {.log_level = "info"}));
+    ASSERT_OK(StartDaemon(1, {.log_level = "info"}));
+  }
+
+  static std::string Example(const std::string& name) { return Runfile("client/examples/" + name); }
+  std::string InFolder(const std::string& name) const { return folder_.path() + "/" + name; }
+  static bool Exists(const std::string& path) {
+    struct stat info {};
+    return ::stat(path.c_str(), &info) == 0;
+  }
+
+  // Starts a server of daemon 1 that says "listening on ADDRESS"; returns that address.
+  std::string StartServer(std::vector<std::string> argv, ProcessOptions options = {}) {
+    options.output_file = InFolder("server.log");
+    options.environment.push_back("RDMAD_RUN_DIR=" + Daemon(1).run_dir());
+    absl::StatusOr<ChildProcess> child = ChildProcess::Start(argv, options);
+    EXPECT_OK(child);
+    server_.emplace(std::move(child).value());
+    const std::string marker = "listening on ";
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
+      const std::string output = ServerOutput();
+      const size_t at = output.find(marker);
+      return (at != std::string::npos && output.find('\n', at) != std::string::npos) ||
+             !server_->IsRunning();
+    })) << ServerOutput();
+    const std::string output = ServerOutput();
+    const size_t at = output.find(marker);
+    if (at == std::string::npos) {
+      ADD_FAILURE() << output;
+      return "";
+    }
+    return output.substr(at + marker.size(), output.find('\n', at) - at - marker.size());
+  }
+  std::string ServerOutput() const { return ReadFile(InFolder("server.log")); }
+  ExitStatus ServerExit() {
+    const std::optional<ExitStatus> exit = server_->Wait(Slow(absl::Seconds(20)));
+    EXPECT_TRUE(exit.has_value()) << "the server does not end: " << ServerOutput();
+    return exit.value_or(ExitStatus{.code = -1});
+  }
+
+  // Runs a client of daemon 0.
+  ProgramResult RunClient(std::vector<std::string> argv) {
+    ProcessOptions options;
+    options.environment.push_back("RDMAD_RUN_DIR=" + Daemon(0).run_dir());
+    absl::StatusOr<ProgramResult> result = RunProgram(argv, options, Slow(absl::Seconds(60)));
+    EXPECT_OK(result);
+    return result.ok() ? *result : ProgramResult{.exit = {.code = -1}, .output = ""};
+  }
+
+  // A file of `bytes` random bytes.
+  std::string MakeFile(size_t bytes) {
+    std::mt19937_64 random(bytes);
+    std::string text(bytes, '\0');
+    for (char& c : text) c = static_cast<char>(random());
+    const std::string path = InFolder("original");
+    EXPECT_TRUE(WriteFile(path, text));
+    return path;
+  }
+
+  TempDir folder_;
+  std::optional<ChildProcess> server_;
+};
+
+TEST_F(ExamplesTest, HelloGoesThereAndBack) {
+  ProcessOptions options;
+  options.output_file = InFolder("server.log");
+  options.environment.push_back("RDMAD_RUN_DIR=" + Daemon(1).run_dir());
+  const std::string address = WithPort(Ipv4(1), 7471);
+  ASSERT_OK_AND_ASSIGN(ChildProcess server,
+                       ChildProcess::Start({Example("hello"), "server", address}, options));
+  ProgramResult client;
+  ASSERT_TRUE(Eventually(absl::Seconds(10), [&] {
+    client = RunClient({Example("hello"), "client", address});
+    return client.ok();  // not before the server listens
+  })) << client.output;
+  EXPECT_EQ(client.output, "client: got \"hello, RDMA\"\n");
+  const std::optional<ExitStatus> exit = server.Wait(Slow(absl::Seconds(10)));
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_TRUE(exit->ok()) << exit->ToString();
+  EXPECT_EQ(ServerOutput(), "server: got \"hello, RDMA\"\n");
+}
+
+TEST_F(ExamplesTest, EveryExampleHelpsAndRefusesWrongUsage) {
+  for (const char* name : {"filecopy/filecopy", "echo/echo_server", "echo/echo_client", "hello"}) {
+    SCOPED_TRACE(name);
+    const ProgramResult help = RunClient({Example(name), "--help"});
+    EXPECT_TRUE(help.ok()) << help.output;
+    EXPECT_NE(help.output.find("sage:"), std::string::npos) << help.output;
+    EXPECT_EQ(RunClient({Example(name)}).exit.code, 2);
+    EXPECT_EQ(RunClient({Example(name), "--no-such-flag"}).exit.code, 2);
+  }
+}
+
+struct CopyCase {
+  const char* mode;
+  size_t bytes;
+  int chunk_bytes;
+};
+
+class FileCopyTest : public ExamplesTest, public ::testing::WithParamInterface<CopyCase> {};
+
+TEST_P(FileCopyTest, BytesArriveWhole) {
+  const CopyCase& copy = GetParam();
+  const std::string file = MakeFile(copy.bytes);
+  const std::string address = StartServer(
+      {Example("filecopy/filecopy"), "recv", WithPort(Ipv4(1), 0), "--output", InFolder("copy")});
+  const ProgramResult sent =
+      RunClient({Example("filecopy/filecopy"), "--json", "send", file, address, "--mode", copy.mode,
+                 "--chunk", absl::StrCat(copy.chunk_bytes), "--depth", "4"});
+  EXPECT_TRUE(sent.ok()) << sent.output;
+  EXPECT_TRUE(ServerExit().ok()) << ServerOutput();
+  EXPECT_EQ(ReadFile(InFolder("copy")), ReadFile(file));
+  EXPECT_FALSE(Exists(InFolder("copy.part")));
+  EXPECT_NE(sent.output.find(absl::StrCat("\"bytes\": ", copy.bytes, ",")), std::string::npos)
+      << sent.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, FileCopyTest,
+    ::testing::Values(CopyCase{"send", 0, 1000}, CopyCase{"send", 1, 1000},
+                      CopyCase{"send", 100'000, 1000}, CopyCase{"send", 3'000'001, 65536},
+                      CopyCase{"write", 0, 1000}, CopyCase{"write", 1000, 1000},
+                      CopyCase{"write", 1001, 1000}, CopyCase{"write", 3'000'001, 65536},
+                      CopyCase{"read", 0, 1000}, CopyCase{"read", 4001, 1000},
+                      CopyCase{"read", 3'000'001, 65536}),
+    [](const auto& copy_info) {
+      return absl::StrCat(copy_info.param.mode, "_", copy_info.param.bytes, "_by_",
+                          copy_info.param.chunk_bytes);
+    });
+
+TEST_F(ExamplesTest, FileCopyWhoseSenderIsKilledLeavesNothing) {
+  const std::string file = MakeFile(64'000'000);
+  const std::string address = StartServer(
+      {Example("filecopy/filecopy"), "recv", WithPort(Ipv4(1), 0), "--output", InFolder("copy")});
+  ProcessOptions options;
+  options.environment.push_back("RDMAD_RUN_DIR=" + Daemon(0).run_dir());
+  options.output_file = InFolder("sender.log");
+  ASSERT_OK_AND_ASSIGN(ChildProcess sender,
+                       ChildProcess::Start({Example("filecopy/filecopy"), "send", file, address,
+                                            "--chunk", "4096", "--depth", "2"},
+                                           options));
+  ASSERT_TRUE(Eventually(absl::Seconds(10), [&] { return Exists(InFolder("copy.part")); }));
+  sender.Kill();
+  EXPECT_EQ(ServerExit().code, 1) << ServerOutput();
+  EXPECT_FALSE(Exists(InFolder("copy")));
+  EXPECT_FALSE(Exists(InFolder("copy.part")));
+}
+
+TEST_F(ExamplesTest, FileCopyNamesWhatIsWrong) {
+  EXPECT_NE(RunClient({Example("filecopy/filecopy"), "send", "/no/such/file", WithPort(Ipv4(1), 1)})
+                .output.find("/no/such/file"),
+            std::string::npos);
+  EXPECT_NE(RunClient({Example("filecopy/filecopy"), "send", "/tmp", WithPort(Ipv4(1), 1)})
+                .output.find("not a regular file"),
+            std::string::npos);
+  const ProgramResult nobody =
+      RunClient({Example("filecopy/filecopy"), "send", MakeFile(10), WithPort(Ipv4(1), 1)});
+  EXPECT_EQ(nobody.exit.code, 1);
+  EXPECT_NE(nobody.output.find("nobody listens"), std::string::npos) << nobody.output;
+}
+
+TEST_F(ExamplesTest, EchoServerServesManyAndEndsInOrder) {
+  const std::string address =
+      StartServer({Example("echo/echo_server"), WithPort(Ipv4(1), 0), "--receives", "4"});
+  const ProgramResult client =
+      RunClient({Example("echo/echo_client"), address, "--connections", absl::StrCat(Fewer(60)),
+                 "--count", "20", "--size", "1000", "--timeout", absl::StrCat(20 * kSlowness)});
+  EXPECT_TRUE(client.ok()) << client.output;
+  server_->Signal(SIGTERM);
+  EXPECT_TRUE(ServerExit().ok()) << ServerOutput();
+  EXPECT_NE(ServerOutput().find(absl::StrCat("clients=", Fewer(60), " messages=", 20 * Fewer(60))),
+            std::string::npos)
+      << ServerOutput();
+}
+
+TEST_F(ExamplesTest, EchoServerSurvivesItsDaemon) {
+  const std::string address = StartServer({Example("echo/echo_server"), WithPort(Ipv4(1), 7472)});
+  ASSERT_TRUE(RunClient({Example("echo/echo_client"), address, "--count", "10"}).ok());
+  Daemon(1).Kill();
+  ASSERT_OK(Daemon(1).Start());
+  ProgramResult client;
+  EXPECT_TRUE(
+      Eventually(absl::Seconds(10),
+                 [&] {
+                   client = RunClient({Example("echo/echo_client"), address, "--count", "10"});
+                   return client.ok();
+                 }))
+      << client.output << ServerOutput();
+  EXPECT_TRUE(server_->IsRunning());
+}
+
+}  // namespace
+}  // namespace rdmad::testing
