@@ -1,6 +1,7 @@
 // The example programs as a user runs them: each on a daemon of its own, by their command lines.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <memory>
@@ -170,6 +171,45 @@ TEST_F(ExamplesTest, FileCopyWhoseSenderIsKilledLeavesNothing) {
   EXPECT_FALSE(Exists(InFolder("copy")));
   EXPECT_FALSE(Exists(InFolder("copy.part")));
 }
+
+class FullDiskTest : public ExamplesTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  // Copies a file that does not fit; both sides are to say why: of copy.part, `reason`.
+  void CopyInVain(size_t bytes, const ProcessOptions& receiver, const std::string& reason) {
+    const std::string file = MakeFile(bytes);
+    const std::string address = StartServer(
+        {Example("filecopy/filecopy"), "recv", WithPort(Ipv4(1), 0), "--output", InFolder("copy")},
+        receiver);
+    const ProgramResult sent = RunClient({Example("filecopy/filecopy"), "send", file, address,
+                                          "--mode", GetParam(), "--chunk", "10000", "--depth",
+                                          "1000"});
+    EXPECT_EQ(sent.exit.code, 1);
+    EXPECT_EQ(ServerExit().code, 1);
+    EXPECT_NE(sent.output.find("the receiver gave up: "), std::string::npos) << sent.output;
+    for (const std::string& said : {sent.output, ServerOutput()}) {
+      EXPECT_NE(said.find("copy.part: "), std::string::npos) << said;
+      EXPECT_NE(said.find(reason), std::string::npos) << said;
+    }
+    EXPECT_FALSE(Exists(InFolder("copy")));
+    EXPECT_FALSE(Exists(InFolder("copy.part")));
+  }
+};
+
+TEST_P(FullDiskTest, FileCopyToAFullDiskFailsOnBothSidesAndLeavesNothing) {
+  ProcessOptions full;
+  full.max_file_bytes = 500'000;
+  CopyInVain(1'000'000, full, "room for 1000000 bytes");
+}
+
+// /dev/full has no room to set aside, so that the receiver gives up when chunks are under way: in the one-sided modes
+// the sender is told that there are slots for all of them and does not wait for a word.
+TEST_P(FullDiskTest, FileCopyToADiskThatFillsUpFailsOnBothSidesAndLeavesNothing) {
+  ASSERT_EQ(::symlink("/dev/full", InFolder("copy.part").c_str()), 0);
+  CopyInVain(10'000'000, {}, "write: No space left on device");
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, FullDiskTest, ::testing::Values("send", "write", "read"),
+                         [](const auto& mode) { return std::string(mode.param); });
 
 TEST_F(ExamplesTest, FileCopyNamesWhatIsWrong) {
   EXPECT_NE(RunClient({Example("filecopy/filecopy"), "send", "/no/such/file", WithPort(Ipv4(1), 1)})

@@ -34,9 +34,9 @@ class OutputFile {
     fd_ = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd_ < 0) return absl::ErrnoToStatus(errno, part + ": open");
     part_ = part;
-    // A full disk shows now, not after half of the file.
+    // A full disk shows now, not after half of the file; where no room can be set aside, it shows later.
     const int error = bytes == 0 ? 0 : ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
-    if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
+    if (error != 0 && error != EOPNOTSUPP && error != EINVAL && error != ENODEV) {
       return absl::ErrnoToStatus(error, absl::StrCat(part, ": room for ", bytes, " bytes"));
     }
     return absl::OkStatus();
@@ -85,7 +85,7 @@ class Receiver {
   absl::StatusOr<Outcome> Run() {
     if (absl::Status status = Accept(); !status.ok()) return status;
     absl::Status status = Copy();
-    if (!status.ok() && !rdmad::IsClosed(status)) Apologize(status);
+    if (!status.ok()) Apologize(status);
     endpoint_->Close().IgnoreError();
     if (!status.ok()) return status;
     return Outcome{path_, offer_.file_bytes, seconds_, offer_.mode, ToHex(hash_)};
@@ -256,7 +256,7 @@ class Receiver {
     return SendMessage(*endpoint_, *messages_, result);
   }
 
-  // The sender is to know why.
+  // The sender is to know why. If it is the sender who ended, this fails at once.
   void Apologize(const absl::Status& status) {
     Message result;
     result.type = MessageType::kResult;

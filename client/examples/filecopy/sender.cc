@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,11 +32,11 @@ class Sender {
   absl::StatusOr<Outcome> Run() {
     if (absl::Status status = OpenFile(); !status.ok()) return status;
     if (absl::Status status = Connect(); !status.ok()) return status;
-    if (absl::Status status = Offer(); !status.ok()) return status;
+    if (absl::Status status = Offer(); !status.ok()) return Explain(status);
     const auto start = std::chrono::steady_clock::now();
-    if (absl::Status status = SendChunks(); !status.ok()) return status;
+    if (absl::Status status = SendChunks(); !status.ok()) return Explain(status);
     const Hash hash = sha256_.Finish();
-    if (absl::Status status = Finish(hash); !status.ok()) return status;
+    if (absl::Status status = Finish(hash); !status.ok()) return Explain(status);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     endpoint_->Close().IgnoreError();
     return Outcome{options_.file, file_bytes_, seconds, options_.mode, ToHex(hash)};
@@ -112,6 +113,17 @@ class Sender {
 
   static absl::Status PeerError(const Message& result) {
     return absl::AbortedError("the receiver gave up: " + result.text);
+  }
+
+  // A receiver that gives up says why and closes. Which of the two is noticed first depends on what was being done; the
+  // reason lies among the messages that have come.
+  absl::Status Explain(const absl::Status& status) {
+    while (true) {
+      const absl::StatusOr<std::optional<rdmad::Buffer>> buffer = endpoint_->TryReceive();
+      if (!buffer.ok() || !buffer->has_value()) return status;
+      const absl::StatusOr<Message> message = Decode((*buffer)->text());
+      if (message.ok() && message->type == MessageType::kResult && !message->ok) return PeerError(*message);
+    }
   }
 
   // The receiver speaks while chunks flow: of credit, or of its end.

@@ -60,6 +60,7 @@ struct RemoteBuffer {
 };
 
 // True for the error that says that the peer closed the connection in order: the end of the stream, not a failure.
+// `status` is of a call of this library; other OutOfRange errors (EFBIG, ERANGE) look the same.
 bool IsClosed(const absl::Status& status) noexcept;
 
 // One connection. Move-only. Destroying it closes it (see Close).
