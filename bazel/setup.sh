@@ -109,9 +109,36 @@ _rdmad_tool_environment() {
   esac
 }
 
+# Downloads packages into DIR and unpacks them there.
+_rdmad_tool_download() {
+  local dir=$1 path
+  shift
+  (cd "$dir" && apt-get -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download "$@" </dev/null >&2) || return 1
+  for path in "$dir"/*.deb; do
+    dpkg-deb -x "$path" "$dir" || return 1
+    rm -f "$path"
+  done
+}
+
+# Unpacks the kernel that PACKAGE stands for (linux-image-amd64 only depends on one), and nothing that installing it
+# would need. rdmad-bin/vmlinuz leads to it.
+_rdmad_kernel_unpack() {
+  local package=$1 dir=$2 kernel
+  _rdmad_known "$package" || _rdmad_apt update || true
+  kernel=$(LC_ALL=C apt-cache depends "$package" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
+  _rdmad_tool_download "$dir" "${kernel:-$package}" || return 1
+  mkdir -p "$dir/rdmad-bin"
+  kernel=$(cd "$dir" && echo boot/vmlinuz-*)
+  chmod 755 "$dir/$kernel" && ln -s "../$kernel" "$dir/rdmad-bin/vmlinuz"
+}
+
 # Unpacks a package, and what it depends on and this system lacks, into DIR, and writes DIR/rdmad-bin/PROGRAM for its
 # programs: scripts that set the library path and start the program.
 _rdmad_tool_unpack() {
+  if [[ $1 == linux-image-* ]]; then
+    _rdmad_kernel_unpack "$@"
+    return
+  fi
   local package=$1 dir=$2 final=$3 packages libraries program path
   _rdmad_known "$package" || _rdmad_apt update || true
   packages=$(LC_ALL=C apt-get install --simulate --no-install-recommends "$package" 2>/dev/null </dev/null |
@@ -121,11 +148,7 @@ _rdmad_tool_unpack() {
     *) packages="$packages $package" ;; # installed, so not in the simulation
   esac
   # shellcheck disable=SC2086  # one word a package
-  (cd "$dir" && apt-get -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download $packages </dev/null >&2) || return 1
-  for path in "$dir"/*.deb; do
-    dpkg-deb -x "$path" "$dir" || return 1
-    rm -f "$path"
-  done
+  _rdmad_tool_download "$dir" $packages || return 1
   libraries=$(find "$dir" -name 'lib*.so*' -printf '%h\n' | sort -u)
   # Links that a package makes when it is configured, which unpacking does not do.
   # shellcheck disable=SC2086

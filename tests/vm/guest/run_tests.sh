@@ -1,0 +1,38 @@
+#!/bin/bash
+# In the guest, for vm_test.sh: run_tests.sh SETUP {--script FILE | --test PROGRAM...} [-- ARG...]. SETUP is a function of
+# guest.sh, or empty. Ends with the status of the script, or with that of the first program that failed. Results of the
+# programs go to $VM_RW/NUMBER.xml, in order.
+# shellcheck source=../guest.sh
+source "$VM_DIR/guest.sh"
+
+setup=$1
+shift
+script=
+tests=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --script) script=$2 ;;
+    --test) tests+=("$2") ;;
+    --) shift && break ;;
+  esac
+  shift 2
+done
+
+export TEST_TMPDIR=/tmp/vm-test
+mkdir -p "$TEST_TMPDIR"
+if [ -n "$setup" ]; then
+  "$setup" || { echo "guest: $setup failed" && exit 1; }
+  export A4 B4 A6 B6
+fi
+
+[ -z "$script" ] || exec bash "$script" "$@"
+code=0
+for i in "${!tests[@]}"; do
+  XML_OUTPUT_FILE=$(printf '%s/%03d.xml' "$VM_RW" "$i") "${tests[$i]}" "$@"
+  ended=$?
+  if [ $ended != 0 ]; then
+    echo "${tests[$i]} ended with status $ended"
+    [ $code != 0 ] || code=$ended
+  fi
+done
+exit "$code"
