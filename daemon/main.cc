@@ -121,7 +121,6 @@ class SoftStack {
     cm_options.neighbors = &neighbors_;
     RD_ASSIGN_OR_RETURN(
         manager_, soft::SoftConnectionManager::Create(mads_.get(), devices_.get(), cm_options));
-    devices_->SetConnectionManager(manager_.get());
     FillInventory();
     return absl::OkStatus();
   }

@@ -110,6 +110,8 @@ class ConnectionManager {
  public:
   virtual ~ConnectionManager() = default;
   virtual std::unique_ptr<CmEndpoint> CreateEndpoint(PortSpace port_space, CmEventSink* sink) = 0;
+  // Whether one of its devices has this address now.
+  virtual bool Serves(const IpAddress& address) const = 0;
 
   virtual int poll_fd() const noexcept = 0;  // readable (level) when Poll() has work
   virtual void Poll(TimeNs now) = 0;         // bounded work: messages, timers, queued events

@@ -3,8 +3,8 @@
 // Two threads meet here. The *control* thread creates and destroys objects. The *engine* thread posts, polls and moves QP
 // states. A new Pd, Mr, Cq or Qp is inert until the engine has run Activate() on it, and may be destroyed only after the
 // engine has run Deactivate(): from then on no data-path code, timer or packet can reach it. (The session layer sends
-// both as engine commands and waits for the answer, so no lock and no reference count is needed.) For the verbs device
-// both may be no-ops; for the soft device they enter the object into, and remove it from, the engine's tables.
+// both as engine commands and waits for the answer, so no lock and no reference count is needed.) Both enter the object
+// into, and remove it from, the tables of the engine's data path.
 //
 // Completions are pushed: the device calls the Cq's CompletionSink on the engine thread. Async events (QP fatal, comm
 // established, ...) go to the AsyncSink given to the DataPath, on the engine thread too.
@@ -21,8 +21,6 @@
 #include "daemon/device/types.h"
 
 namespace rdmad::device {
-
-class ConnectionManager;
 
 // An object with an engine-side life. Thread: see each method. Owner: the control side.
 class EngineObject {
@@ -51,10 +49,18 @@ class Mr : public EngineObject {
 
 class Cq : public EngineObject {};
 
+struct SrqInit {
+  uint32_t max_wr = 0;
+  uint32_t max_sge = 0;
+  uint64_t owner_token = 0;  // opaque; comes back with async events
+};
+
 // Shared receive queue.
 class Srq : public EngineObject {
  public:
-  [[nodiscard]] virtual PostResult PostRecv(const RecvWr& wr) noexcept = 0;  // engine thread
+  // Engine thread, both. `limit`: below so many WRs in the queue kSrqLimitReached is reported, once; 0 disarms.
+  [[nodiscard]] virtual PostResult PostRecv(const RecvWr& wr) noexcept = 0;
+  [[nodiscard]] virtual QpResult SetLimit(uint32_t limit) noexcept = 0;
 };
 
 struct QpInit {
@@ -145,6 +151,22 @@ struct CounterValue {
   uint64_t value;
 };
 
+// One application's use of a device (ibv_context): what it makes there, which nobody else's can reach. Activated before,
+// and deactivated after, all that is made from it; destroyed last.
+//
+// Thread: control. Owner: the session.
+class Context : public EngineObject {
+ public:
+  // Errors of all: InvalidArgument (a value over the device's limits; says which, asked and limit);
+  // ResourceExhausted (the device or the kernel has no more; says what to do); Unimplemented (this device has no such
+  // thing); Unavailable (device removed).
+  virtual absl::StatusOr<std::unique_ptr<Pd>> AllocPd() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Mr>> RegisterMr(Pd& pd, const MrInit& init) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Cq>> CreateCq(uint32_t depth, CompletionSink* sink) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Srq>> CreateSrq(Pd& pd, const SrqInit& init) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Qp>> CreateQp(Pd& pd, const QpInit& init) = 0;
+};
+
 // One device. Thread: control. Owner: the daemon's device list.
 class Device {
  public:
@@ -159,15 +181,8 @@ class Device {
   // Counters are written by the engine with relaxed atomics; any thread may read them.
   virtual std::vector<CounterValue> Counters() const = 0;
 
-  // Errors of all: InvalidArgument (a value over the device's limits; says which, asked and limit);
-  // ResourceExhausted (the device has no more); Unavailable (device removed).
-  virtual absl::StatusOr<std::unique_ptr<Pd>> AllocPd() = 0;
-  virtual absl::StatusOr<std::unique_ptr<Mr>> RegisterMr(Pd& pd, const MrInit& init) = 0;
-  virtual absl::StatusOr<std::unique_ptr<Cq>> CreateCq(uint32_t depth, CompletionSink* sink) = 0;
-  virtual absl::StatusOr<std::unique_ptr<Qp>> CreateQp(Pd& pd, const QpInit& init) = 0;
-
-  // The manager that makes connections for this device's addresses (all soft devices share one).
-  virtual ConnectionManager& connection_manager() noexcept = 0;
+  // Errors: ResourceExhausted (descriptors, memory); Unavailable (device removed).
+  virtual absl::StatusOr<std::unique_ptr<Context>> Open() = 0;
 };
 
 }  // namespace rdmad::device

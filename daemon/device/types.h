@@ -162,13 +162,18 @@ enum QpAttrMask : uint32_t {
   kQpAttrDestQpn = 1 << 20,
 };
 
-// ibv_ah_attr for RoCEv2: the peer's address and which of the device's own addresses to send from.
+// ibv_ah_attr: the peer's address and which of the device's own addresses to send from. On RoCE the first five are all
+// there is; on InfiniBand `dest` is the peer's GID, and the LID fields count.
 struct AddressVector {
   IpAddress dest;
   uint32_t sgid_index = 0;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 64;
   uint32_t flow_label = 0;
+  uint16_t dlid = 0;
+  uint8_t service_level = 0;
+  uint8_t src_path_bits = 0;
+  bool is_global = true;
 };
 
 // ibv_qp_attr. Only the fields named in `mask` count in a modify; all are filled by a query.

@@ -93,6 +93,7 @@ void Session::Close(std::function<void()> closed) {
   channels_.ForEach([this](Handle handle, ChannelObject&) { RetireChannel(handle, nullptr); });
   regions_.ForEach([this](Handle handle, RegionObject&) { RetireRegion(handle, nullptr); });
   pds_.ForEach([this](Handle handle, PdObject&) { RetirePd(handle, nullptr); });
+  for (const auto& [index, context] : contexts_) Deactivate({context.get()}, nullptr);
   if (opened) {
     Deactivate({port_.get()}, [this] { port_retired_ = true; });
   } else {
@@ -118,6 +119,7 @@ void Session::FinishIfQuiet() {
   if (pool_left && pools_.count() != 0) return;
 
   state_ = State::kClosed;
+  contexts_.clear();
   token_ = EventToken();
   port_.reset();
   async_channel_.reset();
@@ -175,6 +177,12 @@ bool Session::BeginRetiring(Object& object, std::function<void()> on_gone) {
 
 void Session::OnCorrupt(const char* what) {
   environment_.host->EndSession(*this, absl::StrCat("corrupt shared memory: ", what));
+}
+
+void Session::OnDeviceRemoved(uint32_t device_index) {
+  if (async_channel_ == nullptr) return;
+  async_channel_->Send(
+      {static_cast<uint32_t>(device::AsyncEventType::kDeviceFatal), 0, device_index});
 }
 
 void Session::OnCqOverrun(Handle cq) {

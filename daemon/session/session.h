@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -168,6 +169,9 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   // QPs of each device: counts[device index].
   void AddQpsByDevice(std::vector<uint32_t>* counts) const;
 
+  // The device is gone: what the session holds of it fails from now on, and its client hears of it.
+  void OnDeviceRemoved(uint32_t device_index);
+
   // --- from the engine, by way of EventRouter
   void OnQpAsyncEvent(Handle qp, device::AsyncEventType type);
   void OnCqOverrun(Handle cq);
@@ -218,6 +222,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // session_verbs.cc, session_qp.cc
   absl::StatusOr<device::Device*> FindDevice(uint32_t index) const;
+  // The session's context on a device, opened at its first use. Errors: NotFound (no such device), those of Open().
+  absl::StatusOr<device::Context*> ContextOn(uint32_t device_index);
   absl::StatusOr<Handle> PreparePd(const v1::AllocPdRequest& request);
   absl::StatusOr<Handle> PrepareChannel(UniqueFd* read_end);
   absl::StatusOr<Handle> PrepareCq(const v1::CreateCqRequest& request);
@@ -267,6 +273,7 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   std::unique_ptr<AsyncChannel> async_channel_;
 
   // Used objects stand above their users.
+  std::map<uint32_t, std::unique_ptr<device::Context>> contexts_;  // by device index
   HandleTable<PoolObject, HandleKind::kPool> pools_;
   HandleTable<PdObject, HandleKind::kPd> pds_;
   HandleTable<RegionObject, HandleKind::kRegion> regions_;

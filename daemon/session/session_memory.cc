@@ -166,7 +166,7 @@ absl::StatusOr<Handle> Session::PrepareRegion(const v1::RegisterRegionRequest& r
     return absl::InvalidArgumentError(absl::StrFormat(
         "register_region: iova=%#x length_bytes=%d wraps around", request.iova(), length));
   }
-  RD_ASSIGN_OR_RETURN(device::Device * device, FindDevice(pd->device_index));
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
   auto object = std::make_unique<RegionObject>();
   RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("register_region", Resource::kRegions));
   device::MrInit init;
@@ -174,7 +174,7 @@ absl::StatusOr<Handle> Session::PrepareRegion(const v1::RegisterRegionRequest& r
   init.length_bytes = length;
   init.iova = request.iova();
   init.access = request.access() & ~kIgnoredAccess;
-  RD_ASSIGN_OR_RETURN(object->mr, device->RegisterMr(*pd->pd, init));
+  RD_ASSIGN_OR_RETURN(object->mr, context->RegisterMr(*pd->pd, init));
   RegionObject* region = object.get();
   RD_ASSIGN_OR_RETURN(const Handle handle, regions_.Insert(std::move(object)));
   region->pd_use = UseRef(pd->users, handle);

@@ -98,7 +98,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   RD_ASSIGN_OR_RETURN(init.type, QpTypeFromMessage(request.qp_type()));
   init.cap = FromMessage(request.cap());
   RD_RETURN_IF_ERROR(CheckCaps(init.cap));
-  RD_ASSIGN_OR_RETURN(device::Device * device, FindDevice(pd->device_index));
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
 
   qp->device_index = pd->device_index;
   qp->pd_use = UseRef(pd->users, handle);
@@ -111,7 +111,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   init.signal_all = request.signal_all();
   init.cookie = request.cookie();
   init.owner_token = qp->token.value();
-  RD_ASSIGN_OR_RETURN(qp->qp, device->CreateQp(*pd->pd, init));
+  RD_ASSIGN_OR_RETURN(qp->qp, context->CreateQp(*pd->pd, init));
 
   const device::QpCap& cap = qp->qp->cap();
   RD_CHECK(CheckCaps(cap).ok(), "a device grants what a ring can hold");

@@ -20,6 +20,19 @@ absl::StatusOr<device::Device*> Session::FindDevice(uint32_t index) const {
       absl::StrCat("device_index=", index, ": no such device, or it was removed"));
 }
 
+absl::StatusOr<device::Context*> Session::ContextOn(uint32_t device_index) {
+  RD_ASSIGN_OR_RETURN(device::Device * device, FindDevice(device_index));
+  if (const auto open = contexts_.find(device_index); open != contexts_.end()) {
+    return open->second.get();
+  }
+  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Context> context, device->Open());
+  device::Context* const made = context.get();
+  contexts_.emplace(device_index, std::move(context));
+  // The engine knows it before whatever is made from it: commands are executed in order.
+  Activate({made}, nullptr);
+  return made;
+}
+
 void Session::QueryDevices(const v1::QueryDevicesRequest&, v1::QueryDevicesReply* reply,
                            Done done) {
   if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
@@ -32,11 +45,11 @@ void Session::QueryDevices(const v1::QueryDevicesRequest&, v1::QueryDevicesReply
 
 absl::StatusOr<Handle> Session::PreparePd(const v1::AllocPdRequest& request) {
   RD_RETURN_IF_ERROR(CheckOpen());
-  RD_ASSIGN_OR_RETURN(device::Device * device, FindDevice(request.device_index()));
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(request.device_index()));
   auto object = std::make_unique<PdObject>();
   RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("alloc_pd", Resource::kPds));
   object->device_index = request.device_index();
-  RD_ASSIGN_OR_RETURN(object->pd, device->AllocPd());
+  RD_ASSIGN_OR_RETURN(object->pd, context->AllocPd());
   return pds_.Insert(std::move(object));
 }
 
@@ -181,7 +194,8 @@ absl::Status Session::FillCq(const v1::CreateCqRequest& request, Handle handle, 
   init.cq_handle = handle;
   init.cq_token = cq->token.value();
   cq->port = environment_.engine->CreateCqPort(init);
-  RD_ASSIGN_OR_RETURN(cq->cq, device->CreateCq(request.depth(), cq->port.get()));
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(request.device_index()));
+  RD_ASSIGN_OR_RETURN(cq->cq, context->CreateCq(request.depth(), cq->port.get()));
   return absl::OkStatus();
 }
 

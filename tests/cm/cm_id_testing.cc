@@ -26,22 +26,11 @@ class FakeDevice : public device::Device {
   device::PortAttr QueryPort() const override { return {}; }
   std::vector<device::GidEntry> Gids() const override { return {}; }
   std::vector<device::CounterValue> Counters() const override { return {}; }
-  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return No(); }
-  absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd&,
-                                                         const device::MrInit&) override {
-    return No();
+  absl::StatusOr<std::unique_ptr<device::Context>> Open() override {
+    return absl::UnimplementedError("a test device");
   }
-  absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t, device::CompletionSink*) override {
-    return No();
-  }
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&,
-                                                       const device::QpInit&) override {
-    return No();
-  }
-  device::ConnectionManager& connection_manager() noexcept override { std::abort(); }
 
  private:
-  static absl::Status No() { return absl::UnimplementedError("a test device"); }
   std::string name_ = "fake0";
   device::DeviceAttr attr_;
 };

@@ -67,6 +67,7 @@ class FakeManager : public device::ConnectionManager {
  public:
   std::unique_ptr<device::CmEndpoint> CreateEndpoint(device::PortSpace,
                                                      device::CmEventSink* sink) override;
+  bool Serves(const IpAddress&) const override { return true; }
   int poll_fd() const noexcept override { return -1; }
   void Poll(device::TimeNs) override {}
   device::TimeNs NextDeadline() const noexcept override { return device::kNever; }

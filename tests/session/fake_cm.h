@@ -59,6 +59,7 @@ class FakeConnectionManager final : public device::ConnectionManager {
                                                      device::CmEventSink* sink) override {
     return std::make_unique<FakeEndpoint>(this, sink);
   }
+  bool Serves(const IpAddress&) const override { return true; }
   int poll_fd() const noexcept override { return -1; }
   void Poll(device::TimeNs) override {}
   device::TimeNs NextDeadline() const noexcept override { return device::kNever; }

@@ -90,6 +90,7 @@ class FakeSrq final : public device::Srq {
     if (result == device::PostResult::kOk) wr_ids.push_back(wr.wr_id);
     return result;
   }
+  device::QpResult SetLimit(uint32_t) noexcept override { return device::QpResult::kOk; }
 
   std::deque<uint64_t> wr_ids;
   device::PostResult result = device::PostResult::kOk;
@@ -349,6 +350,33 @@ class FakeMr final : public device::Mr {
 
 class FakeDevice final : public device::Device {
  public:
+  class FakeContext final : public device::Context {
+   public:
+    explicit FakeContext(FakeDevice& device) : device_(device) {}
+    void Activate(device::TimeNs) noexcept override {}
+    void Deactivate(device::TimeNs) noexcept override {}
+    absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return device_.AllocPd(); }
+    absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd&,
+                                                           const device::MrInit&) override {
+      return device_.RegisterMr();
+    }
+    absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t,
+                                                         device::CompletionSink* sink) override {
+      return device_.CreateCq(0, sink);
+    }
+    absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd&,
+                                                           const device::SrqInit&) override {
+      return std::make_unique<FakeSrq>();
+    }
+    absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
+                                                         const device::QpInit& init) override {
+      return device_.CreateQp(pd, init);
+    }
+
+   private:
+    FakeDevice& device_;
+  };
+
   explicit FakeDevice(FakeDataPath* path) : path_(path) {
     attr_.max_qp_wr = 32768;
     attr_.max_sge = 20;
@@ -362,23 +390,18 @@ class FakeDevice final : public device::Device {
   device::PortAttr QueryPort() const override { return {.active = true}; }
   std::vector<device::GidEntry> Gids() const override { return {}; }
   std::vector<device::CounterValue> Counters() const override { return {}; }
-  device::ConnectionManager& connection_manager() noexcept override {
-    CheckFailed(__FILE__, __LINE__, "connection_manager()", "the fake device makes no connections");
-  }
 
-  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override {
-    return std::make_unique<FakePd>();
+  absl::StatusOr<std::unique_ptr<device::Context>> Open() override {
+    return std::make_unique<FakeContext>(*this);
   }
-  absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd&,
-                                                         const device::MrInit&) override {
+  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() { return std::make_unique<FakePd>(); }
+  absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr() {
     return std::make_unique<FakeMr>(next_key_++);
   }
-  absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t,
-                                                       device::CompletionSink* sink) override {
+  absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t, device::CompletionSink* sink) {
     return std::make_unique<FakeCq>(sink);
   }
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&,
-                                                       const device::QpInit& init) override {
+  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&, const device::QpInit& init) {
     return std::make_unique<FakeQp>(path_, next_qpn_++, init);
   }
 

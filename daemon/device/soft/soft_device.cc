@@ -67,6 +67,34 @@ class LeasedCq final : public SoftCq {
   const Lease lease_;
 };
 
+class SoftContext final : public device::Context {
+ public:
+  explicit SoftContext(SoftDevice& device) : device_(device) {}
+  void Activate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override {}
+  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return device_.AllocPd(); }
+  absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd& pd,
+                                                         const device::MrInit& init) override {
+    return device_.RegisterMr(pd, init);
+  }
+  absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t depth,
+                                                       device::CompletionSink* sink) override {
+    return device_.CreateCq(depth, sink);
+  }
+  absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd&,
+                                                         const device::SrqInit&) override {
+    return absl::UnimplementedError(
+        absl::StrCat("create_srq: device ", device_.name(), " has no shared receive queues"));
+  }
+  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
+                                                       const device::QpInit& init) override {
+    return device_.CreateQp(pd, init);
+  }
+
+ private:
+  SoftDevice& device_;
+};
+
 // A QP's number and its place in the count.
 class QpLease {
  public:
@@ -181,6 +209,10 @@ std::vector<device::CounterValue> SoftDevice::Counters() const {
   return sums;
 }
 
+absl::StatusOr<std::unique_ptr<device::Context>> SoftDevice::Open() {
+  return std::make_unique<SoftContext>(*this);
+}
+
 absl::StatusOr<std::unique_ptr<device::Pd>> SoftDevice::AllocPd() {
   RD_RETURN_IF_ERROR(CheckCount("alloc_pd", info_, shared_->pds, attr_.max_pd));
   return std::make_unique<LeasedPd>(shared_, &shared_->pds);
@@ -221,11 +253,6 @@ absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
     return shared->gids.Lookup(sgid_index, out);
   };
   return SoftQp::Create(context_.path->transport(), soft);
-}
-
-device::ConnectionManager& SoftDevice::connection_manager() noexcept {
-  RD_CHECK(manager_ != nullptr, "SetConnectionManager() was called");
-  return *manager_;
 }
 
 }  // namespace rdmad::soft

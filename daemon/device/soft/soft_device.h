@@ -53,8 +53,6 @@ class SoftDevice final : public device::Device {
   [[nodiscard]] const std::vector<std::unique_ptr<SoftPort>>& ports() const noexcept {
     return ports_;
   }
-  // Must be called before connection_manager(). `manager` outlives the device.
-  void SetConnectionManager(device::ConnectionManager* manager) noexcept { manager_ = manager; }
 
   const std::string& name() const noexcept override { return info_.name; }
   const std::string& kind() const noexcept override;
@@ -66,14 +64,14 @@ class SoftDevice final : public device::Device {
   // SoftDevices'.
   std::vector<device::CounterValue> Counters() const override;
 
-  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override;
+  absl::StatusOr<std::unique_ptr<device::Context>> Open() override;
+  // What every context makes: soft objects are told apart by their PD alone.
+  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd();
   absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd& pd,
-                                                         const device::MrInit& init) override;
+                                                         const device::MrInit& init);
   absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t depth,
-                                                       device::CompletionSink* sink) override;
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
-                                                       const device::QpInit& init) override;
-  device::ConnectionManager& connection_manager() noexcept override;
+                                                       device::CompletionSink* sink);
+  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd, const device::QpInit& init);
 
  private:
   struct Shared;  // with the objects
@@ -81,7 +79,6 @@ class SoftDevice final : public device::Device {
   const SoftDeviceContext context_;
   const SoftDeviceInfo info_;
   const device::DeviceAttr attr_;
-  device::ConnectionManager* manager_ = nullptr;
   std::shared_ptr<Shared> shared_;
   std::vector<std::unique_ptr<SoftPort>> ports_;
 };

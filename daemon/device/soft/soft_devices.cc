@@ -171,10 +171,6 @@ std::vector<device::EngineObject*> SoftDevices::ports() const {
   return all;
 }
 
-void SoftDevices::SetConnectionManager(device::ConnectionManager* manager) noexcept {
-  for (const auto& device : devices_) device->SetConnectionManager(manager);
-}
-
 std::vector<device::CounterValue> SoftDevices::SharedCounters() const {
   std::vector<device::CounterValue> all = context_.path->transport().counters().Snapshot();
   const std::vector<device::CounterValue> mads = mads_->Counters();

@@ -58,7 +58,6 @@ class SoftDevices final : public DeviceDirectory {
   }
   // Every port of every device, for the engine to activate and deactivate.
   [[nodiscard]] std::vector<device::EngineObject*> ports() const;
-  void SetConnectionManager(device::ConnectionManager* manager) noexcept;
   // What the devices share: transport and QP 1.
   [[nodiscard]] std::vector<device::CounterValue> SharedCounters() const;
 

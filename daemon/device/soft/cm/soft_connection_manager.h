@@ -52,6 +52,9 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
 
   std::unique_ptr<device::CmEndpoint> CreateEndpoint(device::PortSpace port_space,
                                                      device::CmEventSink* sink) override;
+  bool Serves(const IpAddress& address) const override {
+    return directory_->FindByAddress(address) != nullptr;
+  }
   int poll_fd() const noexcept override { return wake_.fd(); }
   void Poll(TimeNs now) override;
   TimeNs NextDeadline() const noexcept override;

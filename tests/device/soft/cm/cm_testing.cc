@@ -123,7 +123,6 @@ bool TestDevice::Has(const IpAddress& address) const {
 TestHost::TestHost(TestNet* test_net, const std::string& address, CmOptions options)
     : ip(IpAddress::Parse(address).value()), net(test_net), device({ip}) {
   manager = SoftConnectionManager::Create(this, this, WithClock(std::move(options), net)).value();
-  device.manager = manager.get();
   net->hosts.push_back(this);
 }
 

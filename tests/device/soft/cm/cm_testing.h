@@ -114,28 +114,15 @@ class TestDevice : public device::Device {
   device::PortAttr QueryPort() const override { return {true, mtu}; }
   std::vector<device::GidEntry> Gids() const override;
   std::vector<device::CounterValue> Counters() const override { return {}; }
-  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return No(); }
-  absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd&,
-                                                         const device::MrInit&) override {
-    return No();
+  absl::StatusOr<std::unique_ptr<device::Context>> Open() override {
+    return absl::UnimplementedError("a test device");
   }
-  absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t, device::CompletionSink*) override {
-    return No();
-  }
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&,
-                                                       const device::QpInit&) override {
-    return No();
-  }
-  device::ConnectionManager& connection_manager() noexcept override { return *manager; }
 
   [[nodiscard]] bool Has(const IpAddress& address) const;
 
   device::Mtu mtu = device::Mtu::k4096;
-  device::ConnectionManager* manager = nullptr;
 
  private:
-  static absl::Status No() { return absl::UnimplementedError("a test device"); }
-
   std::string name_ = "test0";
   device::DeviceAttr attr_;
   std::vector<IpAddress> addresses_;

@@ -1,0 +1,22 @@
+// Finds our device for an ibv_context, whoever opened that: librdmacm opens its own.
+//
+// Thread: control.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/ip_address.h"
+#include "daemon/device/device.h"
+
+namespace rdmad::verbs {
+
+class DeviceFinder {
+ public:
+  virtual ~DeviceFinder() = default;
+  // By the name that the kernel gave it ("mlx5_0"); null if it is not served or was removed.
+  virtual device::Device* FindByName(std::string_view ibv_name) const = 0;
+  virtual device::Device* FindByAddress(const IpAddress& address) const = 0;
+};
+
+}  // namespace rdmad::verbs
