@@ -178,11 +178,12 @@ absl::Status EndpointState::Ended() {
   if (!flushed_) return absl::OkStatus();
   // The flush may be seen a moment before its reason.
   if (hub_channel_ != nullptr) {
+    // Not at all if another endpoint has found it already: then perhaps no event comes any more.
     const Deadline deadline = Deadline::After(kReasonTimeout);
-    do {
+    while (!peer_closed_.load(std::memory_order_acquire) && !device_removed_.load(std::memory_order_acquire) &&
+           session_->alive() && !deadline.Passed()) {
       hub_->Dispatch(hub_channel_, deadline);
-    } while (!peer_closed_.load(std::memory_order_acquire) && !device_removed_.load(std::memory_order_acquire) &&
-             session_->alive() && !deadline.Passed());
+    }
   }
   if (!session_->alive()) return session_->DeadError();
   if (device_removed_.load(std::memory_order_acquire)) {
