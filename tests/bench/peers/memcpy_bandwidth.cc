@@ -1,11 +1,12 @@
 // How fast one core copies messages from one place in memory to another: the bound for a daemon
 // that copies each byte once.
 //
-//   memcpy_bandwidth [--size BYTES] [--seconds S]
+//   memcpy_bandwidth [--size BYTES] [--seconds S] [--region BYTES]
 //
-// Twice: *warm*, the same two buffers again and again, as a program sends that reuses its buffers
-// (and as the bench of rdmad does), so that the bytes come from the cache if they fit; and *cold*,
-// through two regions many times larger than the caches. Prints one line of JSON for each.
+// Twice: *warm*, the same two buffers again and again, as a program sends that reuses its buffers,
+// so that the bytes come from the cache if they fit; and *cold*, through two regions many times
+// larger than the caches. With --region instead once, through two regions of that size: as many
+// bytes as a program touches that has several messages under way. Prints one line of JSON for each.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -59,15 +60,23 @@ void Measure(const char* name, size_t size_bytes, size_t region_bytes, double se
 
 int Main(int argc, char** argv) {
   size_t size_bytes = 1 << 20;
+  size_t region_bytes = 0;
   double seconds = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string word = argv[i];
     if (word == "--size") size_bytes = std::strtoull(argv[i + 1], nullptr, 10);
+    if (word == "--region") region_bytes = std::strtoull(argv[i + 1], nullptr, 10);
     if (word == "--seconds") seconds = std::strtod(argv[i + 1], nullptr);
   }
-  if (size_bytes == 0 || size_bytes > kColdBytes || seconds <= 0) {
-    std::fprintf(stderr, "usage: memcpy_bandwidth [--size BYTES] [--seconds S]\n");
+  if (size_bytes == 0 || size_bytes > kColdBytes || seconds <= 0 ||
+      (region_bytes != 0 && region_bytes < size_bytes)) {
+    std::fprintf(stderr,
+                 "usage: memcpy_bandwidth [--size BYTES] [--seconds S] [--region BYTES]\n");
     return 2;
+  }
+  if (region_bytes != 0) {
+    Measure("memcpy region", size_bytes, region_bytes, seconds);
+    return 0;
   }
   Measure("memcpy warm", size_bytes, size_bytes, seconds);
   Measure("memcpy cold", size_bytes, kColdBytes, seconds);

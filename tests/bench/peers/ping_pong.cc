@@ -1,7 +1,7 @@
 // Round trips between two processes over a stream socket: what programs use where they do not use
 // rdmad.
 //
-//   ping_pong unix [--size N] [--iterations N] [--polled]
+//   ping_pong unix [--size N] [--iterations N | --seconds S] [--polled]
 //   ping_pong tcp  [...]                                   over 127.0.0.1
 //   ping_pong tcp-server ADDRESS PORT [--polled]           one connection, then it ends
 //   ping_pong tcp-client ADDRESS PORT [...]
@@ -35,6 +35,7 @@ namespace {
 struct Options {
   size_t size_bytes = 64;
   int iterations = 20000;
+  double seconds = 0;  // if not 0, instead of iterations
   bool polled = false;
 };
 
@@ -85,12 +86,17 @@ void Ping(int fd, const Options& options, const char* name) {
   std::vector<char> buffer(options.size_bytes, 'x');
   std::vector<int64_t> samples_ns;
   samples_ns.reserve(static_cast<size_t>(options.iterations));
-  const int warm_up = options.iterations / 10;
-  for (int i = -warm_up; i < options.iterations; ++i) {
+  const auto one = [&] {
     const int64_t start_ns = NowNs();
     SendAll(fd, buffer);
     if (!ReceiveAll(fd, buffer, options.polled)) Fail("the peer hung up");
-    if (i >= 0) samples_ns.push_back(NowNs() - start_ns);
+    return NowNs() - start_ns;
+  };
+  const int warm_up = options.iterations / 10;
+  for (int i = 0; i < warm_up; ++i) one();
+  const int64_t end_ns = NowNs() + static_cast<int64_t>(options.seconds * 1e9);
+  for (int i = 0; options.seconds > 0 ? NowNs() < end_ns : i < options.iterations; ++i) {
+    samples_ns.push_back(one());
   }
   const std::string full = std::string(name) + (options.polled ? " polled" : " blocking");
   SampleStats(std::move(samples_ns)).Print(full.c_str(), options.size_bytes);
@@ -162,7 +168,7 @@ void Fork(const Options& options, const char* name, ChildFd child_fd, ParentFd p
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: ping_pong unix|tcp [--size N] [--iterations N] [--polled]\n"
+               "usage: ping_pong unix|tcp [--size N] [--iterations N | --seconds S] [--polled]\n"
                "       ping_pong tcp-server|tcp-client ADDRESS PORT [...]\n");
   return 2;
 }
@@ -178,11 +184,13 @@ int Main(int argc, char** argv) {
       options.size_bytes = std::strtoull(argv[++i], nullptr, 10);
     } else if (word == "--iterations" && i + 1 < argc) {
       options.iterations = std::atoi(argv[++i]);
+    } else if (word == "--seconds" && i + 1 < argc) {
+      options.seconds = std::strtod(argv[++i], nullptr);
     } else {
       words.push_back(word);
     }
   }
-  if (options.size_bytes == 0 || options.iterations < 1) return Usage();
+  if (options.size_bytes == 0 || options.iterations < 1 || options.seconds < 0) return Usage();
   if (words == std::vector<std::string>{"unix"}) {
     int fds[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) Fail("socketpair");
