@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "client/rdmactl/bench/command.h"
 #include "client/rdmactl/exit_code.h"
@@ -52,7 +53,7 @@ constexpr char kBenchFooter[] =
 
 struct BenchArguments {
   BenchCommand command;
-  BenchMode mode = BenchMode::kSend;
+  std::string mode = "send";
   uint32_t size_bytes = 0;
   uint32_t depth = 64;
   double seconds = 2;
@@ -66,10 +67,10 @@ struct BenchArguments {
 CLI::App* AddBench(CLI::App& app, BenchArguments& arguments) {
   CLI::App* bench = app.add_subcommand("bench", "measure latency, bandwidth and message rate");
   bench->footer(kBenchFooter);
-  const std::map<std::string, BenchMode> modes = {
-      {"send", BenchMode::kSend}, {"write", BenchMode::kWrite}, {"read", BenchMode::kRead}};
-  bench->add_option("--mode", arguments.mode, "send, write or read; default send")
-      ->transform(CLI::CheckedTransformer(modes));
+  bench->add_option("--mode", arguments.mode, "the operation to measure")
+      ->type_name("MODE")
+      ->check(CLI::IsMember(std::vector<std::string>{"send", "write", "read"}))
+      ->capture_default_str();
   bench->add_option("--size", arguments.size_bytes, "bytes of one operation")
       ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30));
   bench->add_option("--depth", arguments.depth, "operations under way with --bw and --rate")
@@ -100,11 +101,13 @@ BenchCommand MakeBenchCommand(const BenchArguments& arguments, const rdmad::Atta
   BenchCommand command = arguments.command;
   command.attach = attach;
   command.json = json;
+  const std::map<std::string, BenchMode> modes = {
+      {"send", BenchMode::kSend}, {"write", BenchMode::kWrite}, {"read", BenchMode::kRead}};
   const bool all = !arguments.latency && !arguments.bandwidth && !arguments.rate;
   const auto add = [&](BenchMetric metric, bool wanted, uint32_t default_bytes) {
     if (!wanted && !all) return;
     BenchOptions options;
-    options.mode = arguments.mode;
+    options.mode = modes.at(arguments.mode);
     options.metric = metric;
     options.size_bytes = arguments.size_bytes != 0 ? arguments.size_bytes : default_bytes;
     options.depth = arguments.depth;

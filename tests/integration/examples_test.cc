@@ -117,6 +117,18 @@ TEST_F(ExamplesTest, EveryExampleHelpsAndRefusesWrongUsage) {
   }
 }
 
+TEST_F(ExamplesTest, FileCopyListsItsModesAndTellsAWrongOneThem) {
+  const ProgramResult help = RunClient({Example("filecopy/filecopy"), "send", "--help"});
+  EXPECT_NE(help.output.find("--mode MODE:{send,write,read}=write"), std::string::npos)
+      << help.output;
+  EXPECT_EQ(help.output.find("->"), std::string::npos) << help.output;
+  const ProgramResult wrong = RunClient(
+      {Example("filecopy/filecopy"), "send", "/etc/passwd", "1.2.3.4:5", "--mode", "teleport"});
+  EXPECT_EQ(wrong.exit.code, 2);
+  EXPECT_NE(wrong.output.find("--mode: teleport not in {send,write,read}"), std::string::npos)
+      << wrong.output;
+}
+
 struct CopyCase {
   const char* mode;
   size_t bytes;

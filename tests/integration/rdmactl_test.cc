@@ -138,6 +138,16 @@ TEST_F(RdmactlTest, WrongUsageEndsWithTwoAndNamesTheWord) {
   EXPECT_EQ(Run({"bench", "--listen", ":1", "--connect", "1.2.3.4:5"}).exit.code, 2);
 }
 
+TEST_F(RdmactlTest, HelpListsChoicesAndAWrongOneIsToldThem) {
+  const ProgramResult help = Run({"bench", "--help"});
+  EXPECT_NE(help.output.find("--mode MODE:{send,write,read}=send"), std::string::npos) << help.output;
+  EXPECT_EQ(help.output.find("->"), std::string::npos) << help.output;
+  const ProgramResult wrong = Run({"bench", "--mode", "teleport"});
+  EXPECT_EQ(wrong.exit.code, 2);
+  EXPECT_NE(wrong.output.find("--mode: teleport not in {send,write,read}"), std::string::npos)
+      << wrong.output;
+}
+
 TEST_F(RdmactlTest, HelpExplainsCommandsAndExitCodes) {
   const ProgramResult help = Run({"--help"});
   EXPECT_TRUE(help.ok());

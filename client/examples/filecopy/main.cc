@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "client/examples/filecopy/copy.h"
 
@@ -70,8 +71,11 @@ int main(int argc, char** argv) {
   send_app->add_option("PEER", send.peer, "host:port of the receiver")->required();
   const std::map<std::string, filecopy::Mode> modes = {
       {"send", filecopy::Mode::kSend}, {"write", filecopy::Mode::kWrite}, {"read", filecopy::Mode::kRead}};
-  send_app->add_option("--mode", send.mode, "send (two-sided), write or read (one-sided); default write")
-      ->transform(CLI::CheckedTransformer(modes));
+  std::string mode = "write";
+  send_app->add_option("--mode", mode, "send (two-sided), write or read (one-sided)")
+      ->type_name("MODE")
+      ->check(CLI::IsMember(std::vector<std::string>{"send", "write", "read"}))
+      ->capture_default_str();
   send_app->add_option("--chunk", send.chunk_bytes, "bytes of one operation")
       ->check(CLI::Range(uint32_t{1}, uint32_t{64} << 20))
       ->capture_default_str();
@@ -94,6 +98,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of the file's size is an error like a full disk
+  send.mode = modes.at(mode);
   send.quiet = receive.quiet = json;
   const char* role = send_app->parsed() ? "send" : "recv";
   const absl::StatusOr<rdmad::Client> client = rdmad::Client::Attach(attach);
