@@ -72,25 +72,41 @@ absl::Status EndpointState::Prepare() {
   for (uint32_t slot = options_.send_depth; slot-- > 0;) free_slots_.push_back(slot);
   recv_slots_.resize(options_.recv_depth);
   for (uint32_t slot = options_.recv_depth; slot-- > 0;) empty_recv_slots_.push_back(slot);
+  session_->AddReaper(this);
   const std::lock_guard lock(mutex_);
   return FillReceives();
 }
 
 EndpointState::~EndpointState() {
   Close(Deadline::After(absl::Seconds(5))).IgnoreError();
+  session_->RemoveReaper(this);
   // Blocks until no OnCmEvent can come any more.
   id_ = nullptr;
   if (hub_channel_ != nullptr) hub_->Leave(hub_channel_);
 }
 
-absl::Status EndpointState::OnEstablished(const CmEvent& event) {
-  // Of the peer's accept; the accepting side has it from the request.
-  if (peer_private_data_.empty()) peer_private_data_ = event.param().private_data;
+void EndpointState::SetRnrTimer() {
   QpAttr attr;
   attr.mask = kQpAttrMinRnrTimer;
   attr.min_rnr_timer = options_.min_rnr_timer;
   // Fails if the peer has gone already, which shows soon enough.
   qp_->Modify(attr).IgnoreError();
+}
+
+absl::Status EndpointState::Accept(const CmEvent& request, const ConnParam& param) {
+  SDK_RETURN_IF_ERROR(id_->Accept(param));
+  accepted_ = true;
+  peer_private_data_ = request.param().private_data;
+  // Not when it is established: the peer may send more than there are receives before that is looked at.
+  SetRnrTimer();
+  return absl::OkStatus();
+}
+
+absl::Status EndpointState::OnEstablished(const CmEvent& event) {
+  if (!accepted_) {
+    peer_private_data_ = event.param().private_data;
+    SetRnrTimer();
+  }
   SDK_ASSIGN_OR_RETURN(hub_channel_, hub_->Adopt(*id_));
   return absl::OkStatus();
 }
@@ -98,6 +114,11 @@ absl::Status EndpointState::OnEstablished(const CmEvent& event) {
 void EndpointState::OnCmEvent(const CmEvent& event) noexcept {
   if (event.type() == CmEventType::kDisconnected) peer_closed_.store(true, std::memory_order_release);
   if (event.type() == CmEventType::kDeviceRemoval) device_removed_.store(true, std::memory_order_release);
+}
+
+void EndpointState::Reap() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!AllDone()) Process();
 }
 
 // ---- completions ----

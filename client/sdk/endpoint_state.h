@@ -26,7 +26,7 @@
 namespace rdmad::sdk {
 
 // Thread: any; one lock for all of it. Owner: Endpoint, or the operation that connects or accepts it.
-class EndpointState final : public HubMember {
+class EndpointState final : public HubMember, public Reaper {
  public:
   // Gives `id`, which is bound to a device and asynchronous, a QP with receives posted: ready to connect or accept.
   static absl::StatusOr<std::shared_ptr<EndpointState>> Create(const std::shared_ptr<Session>& session,
@@ -36,8 +36,8 @@ class EndpointState final : public HubMember {
   EndpointState(const EndpointState&) = delete;
   EndpointState& operator=(const EndpointState&) = delete;
 
-  // The connect request that it answers: what the peer said there is peer_private_data().
-  void NoteRequest(const CmEvent& request) { peer_private_data_ = request.param().private_data; }
+  // Accepts `request`, by which the id came; what the peer said there is peer_private_data().
+  absl::Status Accept(const CmEvent& request, const ConnParam& param);
   // The connection stands: events go to the hub from now on.
   absl::Status OnEstablished(const CmEvent& event);
 
@@ -74,6 +74,7 @@ class EndpointState final : public HubMember {
   QueuePair qp() const noexcept { return QueuePair(qp_); }
 
   void OnCmEvent(const CmEvent& event) noexcept override;
+  void Reap() noexcept override;
 
  private:
   // A work request under way, by its slot.
@@ -84,6 +85,8 @@ class EndpointState final : public HubMember {
 
   EndpointState(const std::shared_ptr<Session>& session, std::unique_ptr<CmId> id, const EndpointOptions& options);
   absl::Status Prepare();
+  // When the QP has just entered RTS: the connection manager leaves it at 0, as librdmacm does.
+  void SetRnrTimer();
 
   // All of these with mutex_ held.
   bool Process();
@@ -115,6 +118,7 @@ class EndpointState final : public HubMember {
   std::shared_ptr<CompletionQueueState> recv_cq_;
   std::shared_ptr<QueuePairState> qp_;
   std::shared_ptr<PdState> pd_;
+  bool accepted_ = false;  // rather than connected
   std::vector<uint8_t> peer_private_data_;
 
   std::mutex mutex_;

@@ -48,8 +48,7 @@ void ListenerState::OnConnectRequest(CmEvent& event) {
   param.initiator_depth = std::min(param.initiator_depth, event.param().initiator_depth);
   absl::StatusOr<std::shared_ptr<EndpointState>> endpoint = EndpointState::Create(session_, std::move(id), options_);
   // Whatever fails here fails this peer only: the id goes, and with it goes a rejection to the peer.
-  if (!endpoint.ok() || !(*endpoint)->id().Accept(param).ok()) return;
-  (*endpoint)->NoteRequest(event);
+  if (!endpoint.ok() || !(*endpoint)->Accept(event, param).ok()) return;
   accepting_.emplace(key, std::move(endpoint).value());
 }
 

@@ -141,6 +141,11 @@ absl::StatusOr<Buffer> Pool::Allocate(size_t size_bytes) {
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::PoolMapping> mapping, state_->Live());
   std::byte* data = mapping->TryAllocate(size_bytes);
   if (data == nullptr) {
+    // Endpoints look at the ends of their sends only now and then.
+    mapping->session()->Reap();
+    data = mapping->TryAllocate(size_bytes);
+  }
+  if (data == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("pool: allocate: size_bytes=", size_bytes, " free_bytes=",
                                                      mapping->free_bytes(), " largest_free_bytes=",
                                                      mapping->LargestFree(), " pool_bytes=", mapping->size_bytes()));

@@ -184,6 +184,21 @@ std::shared_ptr<PoolMapping> Session::FindPool(const void* addr, size_t length_b
   return pool;
 }
 
+void Session::AddReaper(Reaper* reaper) {
+  const std::lock_guard lock(reapers_mutex_);
+  reapers_.insert(reaper);
+}
+
+void Session::RemoveReaper(Reaper* reaper) noexcept {
+  const std::lock_guard lock(reapers_mutex_);
+  reapers_.erase(reaper);
+}
+
+void Session::Reap() noexcept {
+  const std::lock_guard lock(reapers_mutex_);
+  for (Reaper* reaper : reapers_) reaper->Reap();
+}
+
 void Session::AddPd(const std::shared_ptr<PdState>& pd) {
   const std::lock_guard lock(objects_mutex_);
   std::erase_if(pds_, [](const std::weak_ptr<PdState>& old) { return old.expired(); });

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,16 @@ class PoolMapping;
 struct MappedQueue {
   std::byte* data = nullptr;
   uint32_t slot_count = 0;
+};
+
+// Who holds on to memory of pools until a completion has been looked at.
+class Reaper {
+ public:
+  // Looks, and gives back what is done; waits for nothing. From any thread; must not come back to the session's reapers.
+  virtual void Reap() noexcept = 0;
+
+ protected:
+  ~Reaper() = default;
 };
 
 class Session : public std::enable_shared_from_this<Session> {
@@ -100,6 +111,12 @@ class Session : public std::enable_shared_from_this<Session> {
   void AddPd(const std::shared_ptr<PdState>& pd);
   absl::StatusOr<std::shared_ptr<PdState>> DefaultPd(uint32_t device_index);
 
+  void AddReaper(Reaper* reaper);
+  // Returns when its Reap runs no more.
+  void RemoveReaper(Reaper* reaper) noexcept;
+  // For a pool that has run out.
+  void Reap() noexcept;
+
   // Where the endpoints of the session meet; see EndpointHub::Of.
   struct HubSlot {
     std::mutex mutex;
@@ -141,6 +158,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex default_pd_mutex_;
   std::map<uint32_t, std::weak_ptr<PdState>> default_pds_;
   HubSlot hub_slot_;
+  std::mutex reapers_mutex_;
+  std::set<Reaper*> reapers_;
 };
 
 // What a Client is: how to attach, and the session that it has now. Thread: any.

@@ -81,6 +81,7 @@ class Pool {
 
   // A slice of `size_bytes`, zeroed only the first time that its memory is used. After the daemon was lost, the next
   // call makes a new pool of the same size in a new session; Buffers of the old one stay readable.
+  // Buffers of sends that are done are free again; those of sends under way are not (Endpoint::Flush waits for them).
   // Errors: ResourceExhausted (not enough contiguous space; says how much is free), InvalidArgument (size 0),
   // Unavailable (no daemon).
   absl::StatusOr<Buffer> Allocate(size_t size_bytes);
