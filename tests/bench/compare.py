@@ -19,6 +19,7 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(prog="compare", allow_abbrev=False)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--quiet", type=float, default=0, metavar="S")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--only", default="", metavar="ROW,...")
     parser.add_argument("--list", action="store_true")
@@ -79,6 +80,8 @@ def measure_section(section, chosen, programs, options, say):
         rounds = 1 if section.once else options.rounds
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
+            if not machine.wait_quiet(options.quiet):
+                say("the machine is busy with something else")
             for name in names:
                 if measured[name].not_here is None:
                     measure_once(meters[name], measured[name], number, say)
@@ -112,8 +115,10 @@ def main(arguments):
         measured = measure_section(section, chosen, programs, options,
                                    lambda text: print(f"   {text}", file=sys.stderr, flush=True))
         sections.append((section.title, [(row, measured) for row in chosen]))
+    about["load_after"] = os.getloadavg()[0]
     about["seconds"] = round(time.monotonic() - start, 1)
-    print(f"\n{about['cpus']} x {about['model']}, Linux {about['kernel']}, load before {about['load_before']:.2f}; "
+    print(f"\n{about['cpus']} x {about['model']}, Linux {about['kernel']}, load {about['load_before']:.2f} before "
+          f"and {about['load_after']:.2f} after; "
           f"{options.rounds} rounds{', quick' if options.quick else ''}\n")
     print(report.table(sections), end="")
     if options.json:

@@ -107,6 +107,25 @@ def wait_listening(process, port):
     wait_until(process, listens, f"{_name_of(process.args)} listening on port {port}")
 
 
+def _busy_and_total():
+    """Ticks that all cores together have worked, and that have passed."""
+    with open("/proc/stat", encoding="ascii") as stat:
+        ticks = [int(word) for word in stat.readline().split()[1:]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def wait_quiet(patience_s, share=0.06, look_s=0.3):
+    """Waits until the cores have next to nothing to do; False if that takes longer than patience_s. 0: does not look."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        busy, total = _busy_and_total()
+        time.sleep(look_s)
+        busy_then, total_then = _busy_and_total()
+        if busy_then - busy <= share * (total_then - total):
+            return True
+    return patience_s == 0
+
+
 class Host:
     """Where programs run: this machine, or one of its network namespaces. `address` is what others reach it at."""
 

@@ -1,6 +1,7 @@
 """What is measured beside what. A Section has rows and knows how to make the meters that they name."""
 
 import dataclasses
+import os
 import time
 import typing
 
@@ -57,6 +58,7 @@ def _same_daemon(programs, seconds, stack):
     return {
         "lat": rdmad("rdmad, blocking", "latency"),
         "unix": meters.PingPong("AF_UNIX stream", seconds, programs, "unix"),
+        "unix-core": meters.PingPong("AF_UNIX stream, on one core", seconds, programs, "unix", core=min(os.sched_getaffinity(0))),
         "lat-polled": rdmad("rdmad, polled", "latency", polled=True),
         "unix-polled": meters.PingPong("AF_UNIX stream, polled", seconds, programs, "unix", polled=True),
         "tcp": meters.PingPong("TCP loopback", seconds, programs, "tcp"),
@@ -79,11 +81,13 @@ def _same_daemon(programs, seconds, stack):
 _SAME_DAEMON = Section("one daemon, two applications", (
     Row("same-lat", "64 B there and back, blocking", "us", "lat", "p50_us", (
         Beside("unix", "p50_us", Target("<=", 1.1)),
+        Beside("unix-core", "p50_us", Target("<=", 1.1)),
         Beside("tcp", "p50_us"))),
     Row("same-lat-mean", "the same, mean", "us", "lat", "mean_us", (
-        Beside("unix", "mean_us"), Beside("tcp", "mean_us"))),
+        Beside("unix", "mean_us"), Beside("unix-core", "mean_us"), Beside("tcp", "mean_us"))),
     Row("same-lat-polled", "64 B there and back, polled", "us", "lat-polled", "p50_us", (
         Beside("unix", "p50_us", Target("<=", 0.6)),
+        Beside("unix-core", "p50_us", Target("<=", 0.6)),
         Beside("unix-polled", "p50_us"),
         Beside("ucx-shm-lat", "p50_us"),
         Beside("ucx-tcp-lat", "p50_us"))),
