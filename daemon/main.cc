@@ -4,7 +4,6 @@
 // Exit status: 0 after an orderly end (or a good --check), 1 if it could not run, 2 for a wrong
 // flag or configuration. Each error is one line on stderr that says what, where and what to do.
 
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,25 +21,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/status_macros.h"
-#include "daemon/control/clock.h"
 #include "daemon/control/config.h"
 #include "daemon/control/daemon.h"
-#include "daemon/control/inventory.h"
 #include "daemon/control/log.h"
 #include "daemon/control/policy.h"
 #include "daemon/control/run_dir.h"
 #include "daemon/control/systemd.h"
 #include "daemon/control/version.h"
-#include "daemon/device/soft/cm/cm_counters.h"
-#include "daemon/device/soft/cm/kernel_neighbors.h"
-#include "daemon/device/soft/cm/soft_connection_manager.h"
-#include "daemon/device/soft/net_config.h"
-#include "daemon/device/soft/qpn_allocator.h"
-#include "daemon/device/soft/soft_data_path.h"
-#include "daemon/device/soft/soft_devices.h"
-#include "daemon/device/soft/soft_mad_io.h"
-#include "daemon/engine/engine.h"
 #include "daemon/memory/bus_guard.h"
+#include "daemon/stack.h"
 
 namespace rdmad {
 namespace {
@@ -72,13 +61,6 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-uint64_t RandomSeed() {
-  uint64_t seed = 0;
-  while (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
-  }
-  return seed;
-}
-
 // Each session costs a handful of descriptors, so take all that may be had.
 void RaiseFileLimit() {
   rlimit limit{};
@@ -86,70 +68,6 @@ void RaiseFileLimit() {
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
-
-// The soft device and the engine that drives it. Members are destroyed last to first; the engine's
-// thread has been stopped by then.
-class SoftStack {
- public:
-  absl::Status Build(const control::Config& config) {
-    engine::EngineOptions engine_options;
-    engine_options.idle.max_spin_ns = int64_t{config.engine.spin_us} * 1000;
-    RD_ASSIGN_OR_RETURN(engine_, engine::Engine::Create(engine_options));
-    inventory_.engines.push_back(&engine_->proxy());
-    if (!config.soft.enabled) return absl::OkStatus();
-
-    RD_ASSIGN_OR_RETURN(mads_, soft::SoftMadIo::Create());
-    RD_ASSIGN_OR_RETURN(data_path_,
-                        soft::SoftDataPath::Create(mads_->AddRing(), engine_->async_sink()));
-    engine_->AddDataPath(data_path_.get());
-    qpns_.emplace(RandomSeed());
-    soft::SoftDeviceContext context;
-    context.path = data_path_.get();
-    context.qpns = &*qpns_;
-    context.clock = control::MonotonicNs;
-    RD_ASSIGN_OR_RETURN(std::vector<soft::NetInterface> interfaces, soft::ReadInterfaces());
-    soft::SoftDevicesConfig devices_config;
-    for (const IpAddress& address : config.soft.addresses)
-      devices_config.only.push_back(address.ToString());
-    for (const std::string& name : config.soft.interfaces) devices_config.only.push_back(name);
-    devices_ =
-        soft::SoftDevices::Create(devices_config, std::move(interfaces), context, mads_.get());
-
-    soft::CmOptions cm_options;
-    cm_options.clock = control::MonotonicNs;
-    cm_options.seed = RandomSeed();
-    cm_options.neighbors = &neighbors_;
-    RD_ASSIGN_OR_RETURN(
-        manager_, soft::SoftConnectionManager::Create(mads_.get(), devices_.get(), cm_options));
-    FillInventory();
-    return absl::OkStatus();
-  }
-
-  engine::Engine& engine() noexcept { return *engine_; }
-  const control::Inventory& inventory() const noexcept { return inventory_; }
-
- private:
-  void FillInventory() {
-    for (const auto& device : devices_->devices()) inventory_.devices.push_back(device.get());
-    for (const soft::SoftDeviceProblem& problem : devices_->problems()) {
-      inventory_.missing.push_back({"soft", problem.what, problem.why});
-    }
-    inventory_.managers.push_back(manager_.get());
-    inventory_.engine_objects = devices_->ports();
-    inventory_.shared_counters.push_back({"soft", [this] { return devices_->SharedCounters(); }});
-    inventory_.shared_counters.push_back(
-        {"cm", [this] { return soft::Describe(manager_->counters()); }});
-  }
-
-  std::unique_ptr<soft::SoftMadIo> mads_;
-  std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<soft::SoftDataPath> data_path_;
-  std::optional<soft::QpnAllocator> qpns_;
-  std::unique_ptr<soft::SoftDevices> devices_;
-  soft::KernelNeighbors neighbors_;
-  std::unique_ptr<soft::SoftConnectionManager> manager_;
-  control::Inventory inventory_;
-};
 
 int Serve(const Flags& flags, const control::Config& config, control::DaemonIdentity identity) {
   absl::StatusOr<control::ActivatedSockets> activated = control::TakeActivatedSockets();
@@ -167,7 +85,7 @@ int Serve(const Flags& flags, const control::Config& config, control::DaemonIden
   signal(SIGPIPE, SIG_IGN);
   if (!memory::InstallBusGuard())
     return Fail(absl::ErrnoToStatus(errno, "cannot guard against SIGBUS"), kExitFailed);
-  SoftStack stack;
+  Stack stack;
   if (absl::Status built = stack.Build(config); !built.ok()) return Fail(built, kExitFailed);
 
   control::DaemonOptions options;

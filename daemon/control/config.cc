@@ -53,6 +53,11 @@ std::string CheckInterface(const std::string& text) {
   return absl::StrCat("\"", text, "\" is no interface name; see `ip link`");
 }
 
+std::string CheckRdmaDevice(const std::string& text) {
+  if (!text.empty() && text.size() < 64 && text.find('/') == std::string::npos) return "";
+  return absl::StrCat("\"", text, "\" is no RDMA device's name; see `ibv_devices`");
+}
+
 std::string CheckPrincipal(const std::string& text) {
   return text.empty() ? "an empty name; write a name or a number" : "";
 }
@@ -82,6 +87,17 @@ void ReadSoft(TableReader& root, SoftConfig* out) {
   if (!out->enabled && !(out->addresses.empty() && out->interfaces.empty())) {
     table->Complain(out->addresses.empty() ? "interfaces" : "addresses",
                     "soft.enabled = false contradicts this key; remove one of them");
+  }
+  table->Finish();
+}
+
+void ReadVerbs(TableReader& root, VerbsConfig* out) {
+  std::optional<TableReader> table = root.Table("verbs");
+  if (!table) return;
+  table->Read("enabled", &out->enabled);
+  table->ReadList("devices", false, &out->devices, CheckRdmaDevice);
+  if (!out->enabled && !out->devices.empty()) {
+    table->Complain("devices", "verbs.enabled = false contradicts this key; remove one of them");
   }
   table->Finish();
 }
@@ -141,6 +157,7 @@ void ReadAll(const toml::table& tree, ConfigProblems* problems, Config* out) {
   }
   ReadMetrics(root, &out->metrics);
   ReadSoft(root, &out->soft);
+  ReadVerbs(root, &out->verbs);
   if (std::optional<TableReader> table = root.Table("engine")) {
     table->Read("spin_us", 0, 1'000'000, &out->engine.spin_us);
     table->Finish();

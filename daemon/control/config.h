@@ -43,6 +43,14 @@ struct SoftConfig {
   friend bool operator==(const SoftConfig&, const SoftConfig&) = default;
 };
 
+// Verbs devices: HCAs and the kernel's soft ones, by way of rdma-core.
+struct VerbsConfig {
+  bool enabled = true;
+  std::vector<std::string> devices;  // exactly these ("mlx5_0"); empty: all there are
+
+  friend bool operator==(const VerbsConfig&, const VerbsConfig&) = default;
+};
+
 struct EngineConfig {
   uint32_t spin_us = 50;  // how long an engine without work keeps looking before it sleeps
 
@@ -71,6 +79,7 @@ struct Config {
   LogConfig log;
   MetricsConfig metrics;
   SoftConfig soft;
+  VerbsConfig verbs;
   EngineConfig engine;
   PolicyConfig policy;
   DaemonLimits limits;

@@ -75,6 +75,7 @@ absl::Status Daemon::StartUp() {
     cm_pumps_.push_back(std::make_unique<CmPump>(loop_, manager));
   }
   for (device::Device* device : inventory_->devices) devices_.Add(device);
+  WatchDeviceSources();
 
   session::SessionEnvironment environment;
   environment.engine = inventory_->engines.front();
@@ -117,10 +118,9 @@ absl::Status Daemon::StartUp() {
     state_ = State::kServing;
     Log("control").info(
         "ready version={} pid={} run_dir={} uid={} devices={} missing={} engines={}", kVersion,
-        getpid(), run_dir_.path(), options_.identity.uid, inventory_->devices.size(),
+        getpid(), run_dir_.path(), options_.identity.uid, devices_.count(),
         inventory_->missing.size(), inventory_->engines.size());
-    NotifyReady(absl::StrCat("serving ", run_dir_.path(), " with ", inventory_->devices.size(),
-                             " devices"));
+    NotifyReady(absl::StrCat("serving ", run_dir_.path(), " with ", devices_.count(), " devices"));
     ArmWatchdog();
   });
   return absl::OkStatus();
@@ -161,6 +161,31 @@ void Daemon::DeactivateDevices(std::function<void()> done) {
     engine->Deactivate(
         *object, --left == 0 ? std::move(done) : [] {});
   }
+}
+
+void Daemon::WatchDeviceSources() {
+  for (device::DeviceSource* source : inventory_->sources) {
+    source->SetObserver({[this](device::Device& device) { OnDeviceAdded(device); },
+                         [this](device::Device& device) { OnDeviceRemoved(device); }});
+    device_pumps_.push_back(std::make_unique<AsioFdWatch>(
+        loop_, source->poll_fd(), AsioFdWatch::For::kRead, [source] { source->Poll(); }));
+  }
+}
+
+void Daemon::OnDeviceAdded(device::Device& device) {
+  const uint32_t index = devices_.Add(&device);
+  Log("device").info("added name={} kind={} netdev={} index={}", device.name(), device.kind(),
+                     device.netdev(), index);
+}
+
+void Daemon::OnDeviceRemoved(device::Device& device) {
+  const uint32_t index = devices_.IndexOf(&device);
+  if (index == shm::kNoDevice) return;
+  Log("device").warn("removed name={} kind={} index={} sessions={}", device.name(), device.kind(),
+                     index, registry_ != nullptr ? registry_->count() : 0);
+  devices_.Remove(index);
+  if (registry_ == nullptr) return;
+  registry_->ForEach([index](session::Session& session) { session.OnDeviceRemoved(index); });
 }
 
 void Daemon::StartMetrics() {
@@ -237,8 +262,7 @@ void Daemon::Reload() {
     if (!options_.log_level_fixed) SetLogLevel(options_.config.log.level);
     Log("control").info("reloaded config={}", options_.config_file);
   }
-  NotifyReady(
-      absl::StrCat("serving ", run_dir_.path(), " with ", inventory_->devices.size(), " devices"));
+  NotifyReady(absl::StrCat("serving ", run_dir_.path(), " with ", devices_.count(), " devices"));
 }
 
 void Daemon::ArmWatchdog() {

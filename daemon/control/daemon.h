@@ -75,6 +75,9 @@ class Daemon {
   absl::StatusOr<UniqueFd> Listener(UniqueFd activated, const char* name, int type);
   void ActivateDevices(std::function<void()> done);
   void DeactivateDevices(std::function<void()> done);
+  void WatchDeviceSources();
+  void OnDeviceAdded(device::Device& device);
+  void OnDeviceRemoved(device::Device& device);
   void StartMetrics();
   void WatchSignals();
   void OnSignal(int signal);
@@ -104,6 +107,7 @@ class Daemon {
   Policy policy_;
   std::vector<std::unique_ptr<AsioFdWatch>> engine_pumps_;
   std::vector<std::unique_ptr<CmPump>> cm_pumps_;
+  std::vector<std::unique_ptr<AsioFdWatch>> device_pumps_;
   std::unique_ptr<SessionRegistry> registry_;
   std::unique_ptr<Admin> admin_;
   std::unique_ptr<CallTable> calls_;

@@ -9,6 +9,7 @@
 
 #include "daemon/device/connection_manager.h"
 #include "daemon/device/device.h"
+#include "daemon/device/device_source.h"
 #include "daemon/engine/engine_proxy.h"
 
 namespace rdmad::control {
@@ -29,7 +30,8 @@ struct SharedCounters {
 // All of it outlives the Daemon.
 struct Inventory {
   std::vector<engine::EngineProxy*> engines;  // at least one
-  std::vector<device::Device*> devices;
+  std::vector<device::Device*> devices;         // those that are there at the start
+  std::vector<device::DeviceSource*> sources;  // of those that come and go
   std::vector<device::ConnectionManager*> managers;  // each once
   std::vector<device::EngineObject*>
       engine_objects;  // to activate before the first session, on engine 0

@@ -17,6 +17,7 @@ std::vector<std::string> NeedsRestart(const Config& running, const Config& wante
   if (running.run_dir != wanted.run_dir) keys.emplace_back("run_dir");
   if (running.metrics != wanted.metrics) keys.emplace_back("metrics.address");
   if (running.soft != wanted.soft) keys.emplace_back("[soft]");
+  if (running.verbs != wanted.verbs) keys.emplace_back("[verbs]");
   if (running.engine != wanted.engine) keys.emplace_back("[engine]");
   if (running.limits.max_total_pool_bytes != wanted.limits.max_total_pool_bytes) {
     keys.emplace_back("limits.max_total_pool_bytes");

@@ -31,6 +31,12 @@ class DeviceList {
     }
     return shm::kNoDevice;
   }
+  // How many are there now.
+  [[nodiscard]] uint32_t count() const noexcept {
+    uint32_t count = 0;
+    for (const device::Device* device : devices_) count += device != nullptr ? 1 : 0;
+    return count;
+  }
   // Indices are below this number; some may be gone.
   [[nodiscard]] uint32_t end() const noexcept { return static_cast<uint32_t>(devices_.size()); }
 

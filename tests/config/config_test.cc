@@ -32,6 +32,9 @@ address = "[::1]:9999"
 enabled = true
 addresses = ["127.0.0.2", "::1"]
 interfaces = ["eth0"]
+[verbs]
+enabled = true
+devices = ["mlx5_0"]
 [engine]
 spin_us = 7
 [policy]
@@ -58,6 +61,7 @@ max_arena_bytes = 1048576
   wanted.metrics.address = SocketAddress::Parse("[::1]:9999").value();
   wanted.soft.addresses = {IpAddress::Parse("127.0.0.2").value(), IpAddress::Parse("::1").value()};
   wanted.soft.interfaces = {"eth0"};
+  wanted.verbs.devices = {"mlx5_0"};
   wanted.engine.spin_us = 7;
   wanted.policy.allow_users = std::vector<std::string>{"alice", "1001"};
   wanted.policy.allow_groups = std::vector<std::string>{};
@@ -149,6 +153,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "[soft]\nenabled = false\naddresses = [\"127.0.0.2\"]",
                 "3:13",
                 {"soft.enabled = false contradicts"}},
+        Mistake{"RDMA device", "[verbs]\ndevices = [\"a/b\"]", "2:12", {"ibv_devices"}},
+        Mistake{"verbs off, but with devices",
+                "[verbs]\nenabled = false\ndevices = [\"mlx5_0\"]",
+                "3:11",
+                {"verbs.enabled", "remove"}},
         Mistake{"off, but with interfaces",
                 "[soft]\nenabled = false\ninterfaces = [\"eth0\"]",
                 "3:14",

@@ -1,0 +1,105 @@
+#include "daemon/device/verbs/open_context.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+
+namespace rdmad::verbs {
+namespace {
+
+bool MakeNonBlocking(int fd) noexcept {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+std::string MemlockText() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return "the device or the kernel has no more memory";
+  }
+  return absl::StrCat("locked memory may be short: RLIMIT_MEMLOCK=", limit.rlim_cur,
+                      " bytes; set LimitMEMLOCK=infinity in the unit, or `ulimit -l unlimited`");
+}
+
+}  // namespace
+
+absl::Status VerbsError(const std::string& operation, const std::string& device, int error) {
+  const std::string what = absl::StrCat(operation, ": device ", device, ": ", std::strerror(error));
+  switch (error) {
+    case ENOMEM:
+    case EAGAIN:
+      return absl::ResourceExhaustedError(absl::StrCat(what, ": ", MemlockText()));
+    case EMFILE:
+    case ENFILE:
+      return absl::ResourceExhaustedError(what);
+    case EIO:
+    case ENODEV:
+      return absl::UnavailableError(absl::StrCat(what, ": the device was removed"));
+    case EOPNOTSUPP:
+    case ENOSYS:
+      return absl::UnimplementedError(what);
+    case EPERM:
+    case EACCES:
+      return absl::PermissionDeniedError(what);
+    default:
+      return absl::InvalidArgumentError(what);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<OpenContext>> OpenContext::Open(ibv_device* device,
+                                                               const device::DeviceAttr& attr,
+                                                               VerbsDataPath* path) {
+  const std::string name = ibv_get_device_name(device);
+  ibv_context* const hw = ibv_open_device(device);
+  if (hw == nullptr) return VerbsError("open_device", name, errno);
+  ibv_comp_channel* const channel = ibv_create_comp_channel(hw);
+  if (channel == nullptr) {
+    const int error = errno;
+    ibv_close_device(hw);
+    return VerbsError("create_comp_channel", name, error);
+  }
+  std::shared_ptr<OpenContext> open(new OpenContext(hw, channel, attr, *path));
+  if (!MakeNonBlocking(hw->async_fd) || !MakeNonBlocking(channel->fd)) {
+    return VerbsError("open_device", name, errno);
+  }
+  return open;
+}
+
+OpenContext::OpenContext(ibv_context* hw, ibv_comp_channel* channel, const device::DeviceAttr& attr,
+                         VerbsDataPath& path)
+    : hw_(hw),
+      channel_(channel),
+      name_(ibv_get_device_name(hw->device)),
+      attr_(attr),
+      path_(path) {}
+
+OpenContext::~OpenContext() {
+  for (const auto& set : objects_) RD_CHECK(set.empty(), "objects go before their context");
+  CloseHardware();
+}
+
+void OpenContext::CloseHardware() noexcept {
+  for (auto& set : objects_) {
+    for (HardwareObject* const object : set) object->CloseHardware();
+  }
+  if (channel_ != nullptr) ibv_destroy_comp_channel(std::exchange(channel_, nullptr));
+  if (hw_ != nullptr) ibv_close_device(std::exchange(hw_, nullptr));
+}
+
+absl::Status OpenContext::Check(const char* operation) const {
+  if (hw_ != nullptr) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(operation, ": device ", name_, " was removed; open it again when it is back"));
+}
+
+absl::Status OpenContext::Error(const char* operation, int error) const {
+  return VerbsError(operation, name_, error);
+}
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,92 @@
+// One ibv_context that is open, with everything that was made from it: what a session's Context,
+// the objects made from that, the engine and the removal of a device have in common.
+//
+// A device may go while all of that is there (unplugged, driver unloaded, `rdma link delete`). The
+// kernel may wait for every user's descriptor then, so the hardware's half of each object must go
+// at once, though the objects stay until their application destroys them:
+//   1. engine:  Die(): nothing touches the hardware any more, all work flushes;
+//   2. control: CloseHardware(): destroys what the kernel has of it, users before used;
+//   3. whenever: the objects, now empty, are destroyed as usual.
+//
+// Thread: control, but for what is said to be the engine's. Owner: shared.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+
+namespace rdmad::verbs {
+
+class VerbsDataPath;
+
+// In the order of destruction.
+enum class HardwareKind : uint8_t { kQp, kSrq, kCq, kMr, kPd };
+inline constexpr size_t kHardwareKinds = 5;
+
+// The kernel's half of an object.
+class HardwareObject {
+ public:
+  virtual ~HardwareObject() = default;
+  // Destroys it; once, after the engine has let go of it.
+  virtual void CloseHardware() noexcept = 0;
+};
+
+class OpenContext {
+ public:
+  // `path` outlives it. Errors: Unavailable (the device cannot be opened; says why).
+  static absl::StatusOr<std::shared_ptr<OpenContext>> Open(ibv_device* device,
+                                                           const device::DeviceAttr& attr,
+                                                           VerbsDataPath* path);
+  OpenContext(const OpenContext&) = delete;
+  OpenContext& operator=(const OpenContext&) = delete;
+  ~OpenContext();
+
+  // Null once CloseHardware() has run.
+  [[nodiscard]] ibv_context* hw() const noexcept { return hw_; }
+  [[nodiscard]] ibv_comp_channel* channel() const noexcept { return channel_; }
+  [[nodiscard]] const std::string& device_name() const noexcept { return name_; }
+  [[nodiscard]] const device::DeviceAttr& attr() const noexcept { return attr_; }
+  [[nodiscard]] VerbsDataPath& path() const noexcept { return path_; }
+
+  void Add(HardwareKind kind, HardwareObject* object) { Set(kind).insert(object); }
+  void Remove(HardwareKind kind, HardwareObject* object) noexcept { Set(kind).erase(object); }
+  [[nodiscard]] size_t count(HardwareKind kind) const noexcept {
+    return objects_[static_cast<size_t>(kind)].size();
+  }
+  void CloseHardware() noexcept;
+
+  // Unavailable if the hardware is gone.
+  absl::Status Check(const char* operation) const;
+  // From errno after a failed call of libibverbs: says operation, device, reason and what to do.
+  absl::Status Error(const char* operation, int error) const;
+
+  // The engine's: set once, by Die().
+  [[nodiscard]] bool dead() const noexcept { return dead_; }
+  void Die() noexcept { dead_ = true; }
+
+ private:
+  OpenContext(ibv_context* hw, ibv_comp_channel* channel, const device::DeviceAttr& attr,
+              VerbsDataPath& path);
+  std::set<HardwareObject*>& Set(HardwareKind kind) { return objects_[static_cast<size_t>(kind)]; }
+
+  ibv_context* hw_;
+  ibv_comp_channel* channel_;
+  const std::string name_;
+  const device::DeviceAttr attr_;
+  VerbsDataPath& path_;
+  std::array<std::set<HardwareObject*>, kHardwareKinds> objects_;
+  bool dead_ = false;
+};
+
+// From an errno, with the limit that usually is behind it. Source: ibv_reg_mr(3), ibv_create_qp(3).
+absl::Status VerbsError(const std::string& operation, const std::string& device, int error);
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,20 @@
+// QP attributes between our terms and libibverbs'. The numbers are the same; the structures are
+// not.
+//
+// Thread: any; pure.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "daemon/device/types.h"
+
+namespace rdmad::verbs {
+
+// What `mask` (ibv_qp_attr_mask) names; bits that we do not know are left out.
+[[nodiscard]] device::QpAttr FromIbv(const ibv_qp_attr& attr, uint32_t mask) noexcept;
+// What attr.mask names. `*mask` becomes the ibv_qp_attr_mask.
+void ToIbv(const device::QpAttr& attr, ibv_qp_attr* out, int* mask) noexcept;
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,479 @@
+#include "daemon/device/verbs/verbs_cm_endpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+
+namespace rdmad::verbs {
+namespace {
+
+using device::CmEventType;
+
+// Private data that the messages have room for; the IP CM annex takes 36 bytes of those that begin a connection.
+constexpr size_t kIpCmBytes = 36;
+constexpr size_t kReqBytes = 92 - kIpCmBytes;
+constexpr size_t kRepBytes = 196;
+constexpr size_t kRejBytes = 148;
+constexpr size_t kSidrReqBytes = 216 - kIpCmBytes;
+constexpr size_t kSidrRepBytes = 136;
+
+constexpr uint8_t kMaxAckTimeout = 31;
+
+// What is wrong in the network, not in the call: rdma_resolve_addr may say it at once, others hear it as an event.
+bool IsNetworkError(int error) noexcept {
+  switch (error) {
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case EHOSTDOWN:
+    case ETIMEDOUT:
+    case ENODEV:
+    case EADDRNOTAVAIL:
+    case ECONNREFUSED:
+    case EACCES:
+    case ENODATA:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status CheckOption(uint32_t option, std::span<const uint8_t> value) {
+  size_t bytes;
+  switch (option) {
+    case RDMA_OPTION_ID_TOS:
+    case RDMA_OPTION_ID_ACK_TIMEOUT:
+      bytes = sizeof(uint8_t);
+      break;
+    case RDMA_OPTION_ID_REUSEADDR:
+    case RDMA_OPTION_ID_AFONLY:
+      bytes = sizeof(int);
+      break;
+    default:
+      return absl::UnimplementedError(absl::StrCat("set_option: option=", option));
+  }
+  if (value.size() != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("set_option: option=", option, " value_bytes=",
+                                                   value.size(), " must_be=", bytes));
+  }
+  if (option == RDMA_OPTION_ID_ACK_TIMEOUT && value[0] > kMaxAckTimeout) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set_option: ack_timeout=", value[0], " limit=", kMaxAckTimeout));
+  }
+  return absl::OkStatus();
+}
+
+bool NeedsScope(const IpAddress& ip) noexcept {
+  return ip.is_link_local() && ip.scope_id() == 0;
+}
+
+absl::Status NoScope(const char* call, const SocketAddress& address) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, ": ", address.ToString(), " needs an interface (scope id)"));
+}
+
+}  // namespace
+
+VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSpace space,
+                                 device::CmEventSink* sink)
+    : manager_(manager), space_(space), sink_(sink) {
+  manager_->Register(this);
+  if (rdma_create_id(manager_->channel_.get(), &id_, this, static_cast<rdma_port_space>(space)) != 0) {
+    unusable_ = CmStatus(errno, Einval::kArgument, "create_id");
+    id_ = nullptr;
+  }
+}
+
+VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id, uint32_t remote_qpn)
+    : manager_(manager),
+      space_(static_cast<device::PortSpace>(id->ps)),
+      id_(id),
+      state_(State::kReqRcvd),
+      remote_qpn_(remote_qpn) {
+  manager_->Register(this);
+  id_->context = this;  // it came with the listener's
+}
+
+VerbsCmEndpoint::~VerbsCmEndpoint() {
+  manager_->Unregister(this);
+  if (id_ != nullptr) rdma_destroy_id(id_);
+}
+
+const char* VerbsCmEndpoint::Name(State state) noexcept {
+  switch (state) {
+    case State::kIdle:
+      return "idle";
+    case State::kBound:
+      return "bound";
+    case State::kAddrQuery:
+      return "addr_query";
+    case State::kAddrResolved:
+      return "addr_resolved";
+    case State::kRouteQuery:
+      return "route_query";
+    case State::kRouteResolved:
+      return "route_resolved";
+    case State::kListening:
+      return "listening";
+    case State::kReqSent:
+      return "req_sent";
+    case State::kRepRcvd:
+      return "rep_rcvd";
+    case State::kReqRcvd:
+      return "req_rcvd";
+    case State::kRepSent:
+      return "rep_sent";
+    case State::kEstablished:
+      return "established";
+    case State::kDreqSent:
+      return "dreq_sent";
+    case State::kTimewait:
+      return "timewait";
+    case State::kRejected:
+      return "rejected";
+    case State::kClosed:
+      return "closed";
+    case State::kRemoved:
+      return "removed";
+  }
+  return "unknown";
+}
+
+const char* VerbsCmEndpoint::state_name() const noexcept {
+  return Name(state_);
+}
+
+// ---- errors ----
+
+std::string VerbsCmEndpoint::Describe(const char* call) const {
+  return absl::StrCat(call, ": local=", local().ToString(), " peer=", peer().ToString());
+}
+
+absl::Status VerbsCmEndpoint::WrongState(const char* call) const {
+  return absl::FailedPreconditionError(absl::StrCat(Describe(call), " state=", state_name()));
+}
+
+absl::Status VerbsCmEndpoint::Require(const char* call, State state) const {
+  RD_RETURN_IF_ERROR(unusable_);
+  return state_ == state ? absl::OkStatus() : WrongState(call);
+}
+
+absl::Status VerbsCmEndpoint::Failed(const char* call, Einval einval) const {
+  const int error = errno;
+  return CmStatus(error, einval, absl::StrCat(Describe(call), " state=", state_name()));
+}
+
+absl::Status VerbsCmEndpoint::CheckPrivateData(const char* call, size_t bytes, size_t limit) const {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, ": private_data_bytes=", bytes, " limit=", limit));
+}
+
+// ---- addresses ----
+
+absl::Status VerbsCmEndpoint::BindAddr(const SocketAddress& local) {
+  RD_RETURN_IF_ERROR(Require("bind_addr", State::kIdle));
+  return Bind(local);
+}
+
+absl::Status VerbsCmEndpoint::Bind(const SocketAddress& local) {
+  if (NeedsScope(local.ip)) return NoScope("bind_addr", local);
+  // The kernel may know a device that the daemon does not serve.
+  if (!local.ip.is_any() && !manager_->Serves(local.ip)) {
+    return absl::NotFoundError(absl::StrCat("bind_addr: no device has ", local.ToString()));
+  }
+  sockaddr_storage name{};
+  local.ToSockaddr(&name);
+  if (rdma_bind_addr(id_, reinterpret_cast<sockaddr*>(&name)) != 0) {
+    const int error = errno;
+    return CmStatus(error, Einval::kArgument, absl::StrCat("bind_addr: local=", local.ToString()));
+  }
+  state_ = State::kBound;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::ResolveAddr(const SocketAddress& local, const SocketAddress& peer,
+                                          uint32_t timeout_ms) {
+  RD_RETURN_IF_ERROR(unusable_);
+  if (state_ != State::kIdle && state_ != State::kBound) return WrongState("resolve_addr");
+  if (NeedsScope(peer.ip)) return NoScope("resolve_addr", peer);
+  if (state_ == State::kIdle && local != SocketAddress()) RD_RETURN_IF_ERROR(Bind(local));
+  sockaddr_storage name{};
+  peer.ToSockaddr(&name);
+  const int timeout = static_cast<int>(std::min<uint32_t>(timeout_ms, INT32_MAX));
+  if (rdma_resolve_addr(id_, nullptr, reinterpret_cast<sockaddr*>(&name), timeout) == 0) {
+    state_ = State::kAddrQuery;
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (!IsNetworkError(error)) {
+    return CmStatus(error, Einval::kArgument,
+                    absl::StrCat("resolve_addr: local=", this->local().ToString(),
+                                 " peer=", peer.ToString()));
+  }
+  state_ = State::kAddrQuery;
+  device::CmEvent event;
+  event.type = CmEventType::kAddrError;
+  event.status = -error;
+  manager_->Post(this, std::move(event));
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::ResolveRoute(uint32_t timeout_ms) {
+  RD_RETURN_IF_ERROR(Require("resolve_route", State::kAddrResolved));
+  const int timeout = static_cast<int>(std::min<uint32_t>(timeout_ms, INT32_MAX));
+  if (rdma_resolve_route(id_, timeout) != 0) return Failed("resolve_route", Einval::kState);
+  state_ = State::kRouteQuery;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::Listen(int backlog) {
+  RD_RETURN_IF_ERROR(unusable_);
+  if (state_ == State::kIdle) RD_RETURN_IF_ERROR(Bind({IpAddress::AnyV4(), 0}));
+  if (state_ != State::kBound) return WrongState("listen");
+  if (rdma_listen(id_, backlog) != 0) return Failed("listen", Einval::kState);
+  state_ = State::kListening;
+  return absl::OkStatus();
+}
+
+// ---- connection ----
+
+absl::Status VerbsCmEndpoint::Connect(const device::ConnParam& param) {
+  RD_RETURN_IF_ERROR(Require("connect", State::kRouteResolved));
+  RD_RETURN_IF_ERROR(CheckPrivateData("connect", param.private_data.size(),
+                                      is_datagram() ? kSidrReqBytes : kReqBytes));
+  rdma_conn_param to = ToRdma(param);
+  if (rdma_connect(id_, &to) != 0) return Failed("connect", Einval::kArgument);
+  state_ = State::kReqSent;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::Establish() {
+  RD_RETURN_IF_ERROR(Require("establish", State::kRepRcvd));
+  if (rdma_establish(id_) != 0) return Failed("establish", Einval::kState);
+  state_ = State::kEstablished;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::Accept(const device::ConnParam& param) {
+  RD_RETURN_IF_ERROR(Require("accept", State::kReqRcvd));
+  RD_RETURN_IF_ERROR(CheckPrivateData("accept", param.private_data.size(),
+                                      is_datagram() ? kSidrRepBytes : kRepBytes));
+  rdma_conn_param to = ToRdma(param);
+  // The peer may have given up; the kernel says so only now.
+  if (rdma_accept(id_, &to) != 0) return Failed("accept", Einval::kState);
+  state_ = is_datagram() ? State::kEstablished : State::kRepSent;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::Reject(std::span<const uint8_t> private_data) {
+  RD_RETURN_IF_ERROR(unusable_);
+  if (state_ != State::kReqRcvd && state_ != State::kRepRcvd) return WrongState("reject");
+  RD_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(),
+                                      is_datagram() ? kSidrRepBytes : kRejBytes));
+  if (rdma_reject(id_, private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
+    return Failed("reject", Einval::kState);
+  }
+  state_ = state_ == State::kReqRcvd ? State::kRejected : State::kClosed;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::Disconnect() {
+  RD_RETURN_IF_ERROR(unusable_);
+  switch (state_) {
+    case State::kRepSent:
+      // The kernel sends no DREQ before the RTU; having seen data is as good as one.
+      (void)rdma_notify(id_, IBV_EVENT_COMM_EST);
+      break;
+    case State::kEstablished:
+      if (is_datagram()) return WrongState("disconnect");
+      break;
+    case State::kDreqSent:
+    case State::kTimewait:
+    case State::kRejected:
+    case State::kClosed:
+      return absl::OkStatus();  // over already
+    case State::kIdle:
+    case State::kBound:
+    case State::kAddrQuery:
+    case State::kAddrResolved:
+    case State::kRouteQuery:
+    case State::kRouteResolved:
+    case State::kListening:
+    case State::kReqSent:
+    case State::kRepRcvd:
+    case State::kReqRcvd:
+    case State::kRemoved:
+      return WrongState("disconnect");
+  }
+  if (rdma_disconnect(id_) != 0) return Failed("disconnect", Einval::kState);
+  state_ = State::kDreqSent;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::NotifyCommEstablished() {
+  RD_RETURN_IF_ERROR(unusable_);
+  if (state_ == State::kEstablished) return absl::OkStatus();
+  if (state_ != State::kRepSent) return WrongState("notify");
+  // EISCONN: the RTU was quicker, and its event is on its way. So is that of this notification.
+  if (rdma_notify(id_, IBV_EVENT_COMM_EST) != 0 && errno != EISCONN) {
+    return Failed("notify", Einval::kState);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerbsCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t> value) {
+  RD_RETURN_IF_ERROR(unusable_);
+  RD_RETURN_IF_ERROR(CheckOption(option, value));
+  std::array<uint8_t, sizeof(int)> copy{};  // librdmacm's argument is not const
+  std::copy(value.begin(), value.end(), copy.begin());
+  if (rdma_set_option(id_, RDMA_OPTION_ID, static_cast<int>(option), copy.data(), value.size()) != 0) {
+    return Failed("set_option", Einval::kState);
+  }
+  return absl::OkStatus();
+}
+
+// ---- QP attributes ----
+
+absl::StatusOr<device::QpAttr> VerbsCmEndpoint::InitQpAttr(device::QpState state) const {
+  RD_RETURN_IF_ERROR(unusable_);
+  return is_datagram() ? DatagramQpAttr(state) : KernelQpAttr(state);
+}
+
+absl::StatusOr<device::QpAttr> VerbsCmEndpoint::DatagramQpAttr(device::QpState state) const {
+  if (state == device::QpState::kInit) return KernelQpAttr(state);
+  if (device_name().empty()) return WrongState("init_qp_attr");
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState;
+  attr.state = state;
+  if (state == device::QpState::kRts) attr.mask |= device::kQpAttrSqPsn;
+  return attr;
+}
+
+absl::StatusOr<device::QpAttr> VerbsCmEndpoint::KernelQpAttr(device::QpState state) const {
+  ibv_qp_attr attr{};
+  attr.qp_state = static_cast<ibv_qp_state>(state);
+  int mask = 0;
+  if (rdma_init_qp_attr(id_, &attr, &mask) != 0) return Failed("init_qp_attr", Einval::kState);
+  return FromRdma(attr, mask, peer().ip.scope_id());
+}
+
+device::Mtu VerbsCmEndpoint::path_mtu() const {
+  if (id_ == nullptr) return device::Mtu::k1024;
+  if (state_ == State::kRouteResolved && id_->route.num_paths > 0) {
+    return static_cast<device::Mtu>(id_->route.path_rec[0].mtu);
+  }
+  const absl::StatusOr<device::QpAttr> attr = InitQpAttr(device::QpState::kRtr);
+  if (!attr.ok() || (attr->mask & device::kQpAttrPathMtu) == 0) return device::Mtu::k1024;
+  return attr->path_mtu;
+}
+
+// ---- what it is bound to ----
+
+std::string_view VerbsCmEndpoint::device_name() const noexcept {
+  if (id_ == nullptr || id_->verbs == nullptr) return {};
+  return ibv_get_device_name(id_->verbs->device);
+}
+
+device::Device* VerbsCmEndpoint::device() const noexcept {
+  const std::string_view name = device_name();
+  return name.empty() ? nullptr : manager_->finder_->FindByName(name);
+}
+
+SocketAddress VerbsCmEndpoint::local() const noexcept {
+  return id_ == nullptr ? local_ : FromRdma(rdma_get_local_addr(id_));
+}
+
+SocketAddress VerbsCmEndpoint::peer() const noexcept {
+  return id_ == nullptr ? peer_ : FromRdma(rdma_get_peer_addr(id_));
+}
+
+// ---- for the manager ----
+
+void VerbsCmEndpoint::ReleaseRemoved() {
+  if (id_ == nullptr) return;
+  unusable_ = absl::UnavailableError(absl::StrCat("device ", std::string(device_name()),
+                                                  " was removed: local=", local().ToString(),
+                                                  " peer=", peer().ToString()));
+  local_ = local();
+  peer_ = peer();
+  rdma_destroy_id(std::exchange(id_, nullptr));
+  state_ = State::kRemoved;
+}
+
+void VerbsCmEndpoint::Deliver(device::CmEvent event) {
+  if (state_ == State::kRemoved && event.type != CmEventType::kDeviceRemoval) return;
+  if (!OnReported(&event)) return;
+  // Last: the sink may destroy this.
+  if (sink_ != nullptr) sink_->OnCmEvent(std::move(event));
+}
+
+bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
+  switch (event->type) {
+    case CmEventType::kAddrResolved:
+      OnAddrResolved(event);
+      break;
+    case CmEventType::kAddrError:
+      state_ = State::kBound;
+      break;
+    case CmEventType::kRouteResolved:
+      state_ = State::kRouteResolved;
+      event->path_mtu = path_mtu();
+      break;
+    case CmEventType::kRouteError:
+      state_ = State::kAddrResolved;
+      break;
+    case CmEventType::kConnectResponse:
+      state_ = State::kRepRcvd;
+      remote_qpn_ = event->param.qpn;
+      event->path_mtu = path_mtu();
+      break;
+    case CmEventType::kEstablished:
+      // We have disconnected meanwhile, or the peer has.
+      if (state_ != State::kRepSent && state_ != State::kReqSent) return false;
+      state_ = State::kEstablished;
+      if (is_datagram()) {
+        remote_qpn_ = event->param.qpn;
+      } else {
+        event->path_mtu = path_mtu();
+      }
+      break;
+    case CmEventType::kDisconnected:
+      (void)rdma_disconnect(id_);  // answers the peer's DREQ, and does nothing if it is the peer that answered
+      state_ = State::kTimewait;
+      break;
+    case CmEventType::kRejected:
+    case CmEventType::kConnectError:
+    case CmEventType::kUnreachable:
+    case CmEventType::kTimewaitExit:
+      state_ = State::kClosed;
+      break;
+    case CmEventType::kDeviceRemoval:
+      ReleaseRemoved();
+      break;
+    case CmEventType::kConnectRequest:
+    case CmEventType::kMulticastJoin:
+    case CmEventType::kMulticastError:
+    case CmEventType::kAddrChange:
+      break;
+  }
+  return true;
+}
+
+void VerbsCmEndpoint::OnAddrResolved(device::CmEvent* event) {
+  // The kernel may have chosen a device that the daemon does not serve.
+  if (device() != nullptr) {
+    state_ = State::kAddrResolved;
+    return;
+  }
+  event->type = CmEventType::kAddrError;
+  event->status = -ENODEV;
+  // The kernel's id is resolved, so there is no way to begin anew.
+  state_ = State::kClosed;
+}
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,129 @@
+// An rdma_cm_id of the kernel behind the interface of every device's endpoint. Its states, by what was called and reported:
+//
+//   kIdle -> BindAddr -> kBound -> Listen -> kListening
+//     \________________/  |
+//                         v ResolveAddr
+//                     kAddrQuery -> kAddrResolved -> ResolveRoute -> kRouteQuery -> kRouteResolved
+//   connecting: kRouteResolved -> Connect -> kReqSent -> (response) kRepRcvd -> Establish -> kEstablished
+//   accepting:  (a listener's request) kReqRcvd -> Accept -> kRepSent -> (RTU) kEstablished
+//   ending:     kEstablished -> Disconnect -> kDreqSent -> kTimewait -> kClosed; kRejected, kClosed: there is no connection
+//   kRemoved    the device has gone: the id is released, every call is answered Unavailable, no further event comes
+//
+// The kernel has its own view and may be ahead of what it has reported; where it refuses what fits our state, that is
+// FailedPrecondition too. Our state is checked first because librdmacm follows null pointers in states that do not fit.
+// Port space UDP (SIDR): Connect ends in kEstablished with the peer's qpn and qkey, Accept too, without an event.
+//
+// As the soft device does, a DREQ of the peer is answered at once, not only when the application gets to it.
+//
+// Not to be avoided in librdmacm: ResolveRoute asks ibacm where that runs, and waits for its answer.
+//
+// Thread: control. Owner: the caller of CreateEndpoint(), or the receiver of kConnectRequest.
+#pragma once
+
+#include <rdma/rdma_cma.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/device/connection_manager.h"
+#include "daemon/device/verbs/verbs_cm_convert.h"
+#include "daemon/device/verbs/verbs_connection_manager.h"
+
+namespace rdmad::verbs {
+
+class VerbsCmEndpoint : public device::CmEndpoint {
+ public:
+  VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSpace space, device::CmEventSink* sink);
+  // Of a request that came in: takes `id` over.
+  VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id, uint32_t remote_qpn);
+  ~VerbsCmEndpoint() override;
+  VerbsCmEndpoint(const VerbsCmEndpoint&) = delete;
+  VerbsCmEndpoint& operator=(const VerbsCmEndpoint&) = delete;
+
+  void SetSink(device::CmEventSink* sink) noexcept override { sink_ = sink; }
+  absl::Status BindAddr(const SocketAddress& local) override;
+  absl::Status ResolveAddr(const SocketAddress& local, const SocketAddress& peer,
+                           uint32_t timeout_ms) override;
+  absl::Status ResolveRoute(uint32_t timeout_ms) override;
+  absl::Status Listen(int backlog) override;
+  absl::Status Connect(const device::ConnParam& param) override;
+  absl::Status Establish() override;
+  absl::Status Accept(const device::ConnParam& param) override;
+  absl::Status Reject(std::span<const uint8_t> private_data) override;
+  absl::Status Disconnect() override;
+  absl::Status NotifyCommEstablished() override;
+  // Options as in rdma_set_option(3), level RDMA_OPTION_ID. Unimplemented: another option.
+  absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
+  absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override;
+
+  device::Device* device() const noexcept override;
+  SocketAddress local() const noexcept override;
+  SocketAddress peer() const noexcept override;
+  const char* state_name() const noexcept override;
+  uint32_t remote_qpn() const noexcept override { return remote_qpn_; }
+
+  // ---- for the manager ----
+  // Last stop of an event before the sink, which may destroy the endpoint.
+  void Deliver(device::CmEvent event);
+  // Lets go of the id, for which the kernel may be waiting.
+  void ReleaseRemoved();
+  // The kernel's name of the device that the id is bound to, or empty.
+  [[nodiscard]] std::string_view device_name() const noexcept;
+  // As agreed so far; 1024 when nothing is.
+  [[nodiscard]] device::Mtu path_mtu() const;
+
+ private:
+  enum class State : uint8_t {
+    kIdle,
+    kBound,
+    kAddrQuery,
+    kAddrResolved,
+    kRouteQuery,
+    kRouteResolved,
+    kListening,
+    kReqSent,
+    kRepRcvd,
+    kReqRcvd,
+    kRepSent,
+    kEstablished,
+    kDreqSent,
+    kTimewait,
+    kRejected,
+    kClosed,
+    kRemoved,
+  };
+
+  static const char* Name(State state) noexcept;
+  // OK if the id is there and in `state`.
+  absl::Status Require(const char* call, State state) const;
+  absl::Status WrongState(const char* call) const;
+  // The status of a failed librdmacm call, by errno.
+  absl::Status Failed(const char* call, Einval einval) const;
+  absl::Status CheckPrivateData(const char* call, size_t bytes, size_t limit) const;
+  std::string Describe(const char* call) const;
+  absl::Status Bind(const SocketAddress& local);
+  // The QP attributes of a datagram QP that the kernel does not know of.
+  absl::StatusOr<device::QpAttr> DatagramQpAttr(device::QpState state) const;
+  absl::StatusOr<device::QpAttr> KernelQpAttr(device::QpState state) const;
+  // The state that the event leads to; false: the event is not for the sink.
+  bool OnReported(device::CmEvent* event);
+  void OnAddrResolved(device::CmEvent* event);
+  bool is_datagram() const noexcept { return space_ == device::PortSpace::kUdp; }
+
+  VerbsConnectionManager* const manager_;
+  const device::PortSpace space_;
+  device::CmEventSink* sink_ = nullptr;
+  rdma_cm_id* id_ = nullptr;   // null: `unusable_` says why
+  absl::Status unusable_;
+  State state_ = State::kIdle;
+  uint32_t remote_qpn_ = 0;
+  // What the id knew last, for when it is released.
+  SocketAddress local_;
+  SocketAddress peer_;
+};
+
+}  // namespace rdmad::verbs

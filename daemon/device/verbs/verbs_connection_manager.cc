@@ -1,0 +1,125 @@
+#include "daemon/device/verbs/verbs_connection_manager.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/device/verbs/verbs_cm_convert.h"
+#include "daemon/device/verbs/verbs_cm_endpoint.h"
+
+namespace rdmad::verbs {
+namespace {
+
+constexpr int kEventsPerPoll = 64;
+constexpr char kKernelFile[] = "/dev/infiniband/rdma_cm";
+
+// librdmacm's errno alone does not tell these apart.
+absl::Status NoChannel(int error) {
+  if (::access(kKernelFile, F_OK) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "rdma_cm: the kernel has no ", kKernelFile, ": load its module with `modprobe rdma_ucm`"));
+  }
+  if (error == EACCES || error == EPERM) {
+    return absl::UnavailableError(
+        absl::StrCat("rdma_cm: ", kKernelFile,
+                     " may not be opened: run rdmad as root or give its user access to the file"));
+  }
+  if (error == ENODEV) return absl::UnavailableError("rdma_cm: this host has no RDMA device now");
+  return absl::UnavailableError(
+      absl::StrCat("rdma_cm: ", kKernelFile, ": ", std::generic_category().message(error)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<VerbsConnectionManager>> VerbsConnectionManager::Create(
+    const DeviceFinder* finder) {
+  Channel channel(rdma_create_event_channel());
+  if (channel == nullptr) return NoChannel(errno);
+  const int flags = ::fcntl(channel->fd, F_GETFL);
+  if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return absl::ErrnoToStatus(errno, "rdma_cm: fcntl");
+  }
+  RD_ASSIGN_OR_RETURN(device::WakeFd wake, device::WakeFd::Create(channel->fd));
+  return std::unique_ptr<VerbsConnectionManager>(
+      new VerbsConnectionManager(finder, std::move(channel), std::move(wake)));
+}
+
+VerbsConnectionManager::VerbsConnectionManager(const DeviceFinder* finder, Channel channel,
+                                               device::WakeFd wake)
+    : finder_(finder), channel_(std::move(channel)), wake_(std::move(wake)) {}
+
+VerbsConnectionManager::~VerbsConnectionManager() {
+  RD_CHECK(endpoints_.empty(), "endpoints are destroyed before their connection manager");
+}
+
+std::unique_ptr<device::CmEndpoint> VerbsConnectionManager::CreateEndpoint(
+    device::PortSpace port_space, device::CmEventSink* sink) {
+  return std::make_unique<VerbsCmEndpoint>(this, port_space, sink);
+}
+
+bool VerbsConnectionManager::Serves(const IpAddress& address) const {
+  return finder_->FindByAddress(address) != nullptr;
+}
+
+void VerbsConnectionManager::Unregister(VerbsCmEndpoint* endpoint) {
+  endpoints_.erase(endpoint);
+  std::erase_if(queued_, [endpoint](const QueuedEvent& one) { return one.endpoint == endpoint; });
+}
+
+void VerbsConnectionManager::Post(VerbsCmEndpoint* endpoint, device::CmEvent event) {
+  queued_.push_back({endpoint, std::move(event)});
+  wake_.Kick();
+}
+
+void VerbsConnectionManager::OnDeviceRemoved(std::string_view ibv_name) {
+  for (VerbsCmEndpoint* endpoint : endpoints_) {
+    if (endpoint->device_name() != ibv_name) continue;
+    endpoint->ReleaseRemoved();
+    device::CmEvent event;
+    event.type = device::CmEventType::kDeviceRemoval;
+    Post(endpoint, std::move(event));
+  }
+}
+
+void VerbsConnectionManager::Poll(device::TimeNs /*now*/) {
+  wake_.Clear();
+  int budget = kEventsPerPoll;
+  for (; budget > 0 && !queued_.empty(); --budget) {
+    QueuedEvent next = std::move(queued_.front());
+    queued_.pop_front();
+    next.endpoint->Deliver(std::move(next.event));
+  }
+  if (!queued_.empty()) wake_.Kick();
+  for (; budget > 0; --budget) {
+    rdma_cm_event* event = nullptr;
+    if (rdma_get_cm_event(channel_.get(), &event) != 0) return;  // EAGAIN: no more now
+    OnEvent(event);
+  }
+}
+
+void VerbsConnectionManager::OnEvent(rdma_cm_event* raw) {
+  const bool is_request = raw->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+  rdma_cm_id* const about = is_request ? raw->listen_id : raw->id;
+  rdma_cm_id* const request_id = is_request ? raw->id : nullptr;
+  std::optional<device::CmEvent> event = FromRdma(*raw, about->ps == RDMA_PS_UDP);
+  rdma_ack_cm_event(raw);
+  auto* const endpoint = static_cast<VerbsCmEndpoint*>(about->context);
+  if (!event.has_value()) return;
+  if (is_request) {
+    auto asking = std::make_unique<VerbsCmEndpoint>(this, request_id, event->param.qpn);
+    // It came in on a device that the daemon does not serve: going, it rejects the request.
+    if (asking->device() == nullptr) return;
+    event->path_mtu = asking->path_mtu();
+    event->new_endpoint = std::move(asking);
+  }
+  endpoint->Deliver(*std::move(event));
+}
+
+}  // namespace rdmad::verbs

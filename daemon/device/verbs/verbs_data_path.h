@@ -1,0 +1,104 @@
+// What one engine drives of all verbs devices: polls their completion queues, hands on their
+// asynchronous events, and batches what is posted.
+//
+// A CQ is *hot* while completions come: it is polled each turn. After a while without any, or when
+// the engine goes to sleep, it is armed, polled once more and left alone until its completion
+// channel says that there is something. So an idle application costs nothing, and a busy one no
+// interrupt.
+//
+// Sends are collected and posted as one chain: per QP, at most kMaxBatch, at the latest in the
+// DoWork() of the same turn. One post is one doorbell (and one system call with rxe).
+//
+// Thread: engine. Owner: main.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/device/device.h"
+#include "daemon/device/verbs/open_context.h"
+#include "proto/shm/work_queue.h"
+
+namespace rdmad::verbs {
+
+class VerbsCq;
+class VerbsQp;
+
+// Which QP a completion belongs to. A slot is reused, its generation is not soon, so that a
+// completion that the hardware still had of a QP that is gone finds nobody.
+struct QpSlot {
+  VerbsQp* qp = nullptr;
+  uint32_t generation = 0;
+};
+
+class VerbsDataPath final : public device::DataPath {
+ public:
+  static constexpr uint32_t kMaxBatch = 32;
+
+  // `sink` hears of QPs' asynchronous events; it outlives the path. Errors: the kernel's.
+  static absl::StatusOr<std::unique_ptr<VerbsDataPath>> Create(device::AsyncSink* sink);
+  ~VerbsDataPath() override;
+
+  int DoWork(device::TimeNs now) noexcept override;
+  device::TimeNs NextDeadline(device::TimeNs now) noexcept override;
+  std::span<const int> PollFds() const noexcept override { return {&epoll_number_, 1}; }
+  uint32_t PollFdsGeneration() const noexcept override { return 1; }
+
+  // A context's descriptors are watched from now on, and not any more.
+  void AddContext(OpenContext& context) noexcept;
+  void RemoveContext(OpenContext& context) noexcept;
+  // The device is gone: all work of the context flushes, and its hardware is not touched again.
+  void Kill(OpenContext& context, device::TimeNs now) noexcept;
+
+  // Gives the QP a slot; the upper half of its wr_ids.
+  uint32_t AddQp(VerbsQp& qp) noexcept;
+  void RemoveQp(VerbsQp& qp, uint32_t slot) noexcept;
+  void AddCq(VerbsCq& cq) noexcept;
+  void RemoveCq(VerbsCq& cq) noexcept;
+  void Heat(VerbsCq& cq, device::TimeNs now) noexcept;
+
+  // Takes a send that the QP has checked. `wr_id` is the hardware's.
+  void AppendSend(VerbsQp& qp, uint64_t wr_id, const device::SendWr& wr, ibv_wr_opcode opcode,
+                  unsigned int flags) noexcept;
+  void FlushSends() noexcept;
+
+  device::AsyncSink& sink() noexcept { return sink_; }
+
+ private:
+  VerbsDataPath(device::AsyncSink* sink, UniqueFd epoll_fd);
+
+  int PollHot(device::TimeNs now) noexcept;
+  int PollCq(VerbsCq& cq, device::TimeNs now) noexcept;
+  // Arms it and takes what came meanwhile; false if there was something.
+  bool Cool(VerbsCq& cq, device::TimeNs now) noexcept;
+  int TakeEvents(device::TimeNs now) noexcept;
+  int TakeCompletionEvents(OpenContext& context, device::TimeNs now) noexcept;
+  int TakeAsyncEvents(OpenContext& context, device::TimeNs now) noexcept;
+  VerbsQp* Find(uint64_t wr_id) const noexcept;
+
+  device::AsyncSink& sink_;
+  const UniqueFd epoll_fd_;
+  const int epoll_number_;
+  std::vector<OpenContext*> contexts_;
+  std::vector<QpSlot> slots_;
+  std::vector<uint32_t> free_slots_;
+  std::vector<VerbsCq*> hot_;
+  device::TimeNs events_taken_at_ = 0;
+
+  // The batch: sends of one QP.
+  VerbsQp* batch_qp_ = nullptr;
+  uint32_t batch_count_ = 0;
+  uint32_t batch_sges_ = 0;
+  std::array<ibv_send_wr, kMaxBatch> batch_wrs_;
+  std::array<ibv_sge, kMaxBatch * shm::kMaxSge> batch_sge_pool_;
+};
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,159 @@
+#include "daemon/device/verbs/verbs_device.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/device/verbs/hw_counters.h"
+#include "daemon/device/verbs/verbs_context.h"
+#include "proto/shm/completion_queue.h"
+#include "proto/shm/work_queue.h"
+
+namespace rdmad::verbs {
+namespace {
+
+constexpr uint8_t kPort = 1;
+constexpr size_t kMaxGids = 256;
+
+uint32_t Positive(int value) {
+  return static_cast<uint32_t>(std::max(value, 0));
+}
+
+device::Mtu MtuOf(ibv_mtu mtu) {
+  return static_cast<device::Mtu>(std::clamp<int>(mtu, IBV_MTU_256, IBV_MTU_4096));
+}
+
+device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port) {
+  device::DeviceAttr attr;
+  attr.node_guid = be64toh(hw.node_guid);
+  attr.max_qp = Positive(hw.max_qp);
+  // What a ring in front of the device can hold.
+  attr.max_qp_wr = std::min(Positive(hw.max_qp_wr), shm::kMaxQueueDepth);
+  attr.max_sge = std::min(Positive(hw.max_sge), shm::kMaxSge);
+  // No driver says; a QP says at its creation what it granted.
+  attr.max_inline_bytes = shm::kMaxInlineBytes;
+  attr.max_cq = Positive(hw.max_cq);
+  attr.max_cqe = std::min(Positive(hw.max_cqe), shm::kMaxCqDepth);
+  attr.max_mr = Positive(hw.max_mr);
+  attr.max_mr_bytes = hw.max_mr_size;
+  attr.max_pd = Positive(hw.max_pd);
+  attr.max_srq = 0;  // not served yet
+  attr.max_srq_wr = 0;
+  attr.max_msg_bytes = port.max_msg_sz;
+  attr.max_qp_rd_atom = Positive(hw.max_qp_rd_atom);
+  attr.max_mtu = MtuOf(port.max_mtu);
+  return attr;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(ibv_device* device,
+                                                               VerbsDataPath* path) {
+  const std::string name = ibv_get_device_name(device);
+  ibv_context* const hw = ibv_open_device(device);
+  if (hw == nullptr) return VerbsError("open_device", name, errno);
+  ibv_device_attr attr{};
+  ibv_port_attr port{};
+  int error = ibv_query_device(hw, &attr);
+  if (error == 0) error = ibv_query_port(hw, kPort, &port);
+  const int flags = ::fcntl(hw->async_fd, F_GETFL);
+  if (error == 0 && ::fcntl(hw->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) error = errno;
+  if (error != 0) {
+    ibv_close_device(hw);
+    return VerbsError("query_device", name, error);
+  }
+  std::unique_ptr<VerbsDevice> opened(new VerbsDevice(device, hw, AttrOf(attr, port), path));
+  opened->Refresh();
+  return opened;
+}
+
+VerbsDevice::VerbsDevice(ibv_device* device, ibv_context* hw, const device::DeviceAttr& attr,
+                         VerbsDataPath* path)
+    : device_(device), hw_(hw), path_(path), name_(ibv_get_device_name(device)), attr_(attr) {}
+
+VerbsDevice::~VerbsDevice() {
+  SetRemoved();
+}
+
+const std::string& VerbsDevice::kind() const noexcept {
+  static const std::string kKind = "verbs";
+  return kKind;
+}
+
+void VerbsDevice::Refresh() {
+  if (hw_ == nullptr) return;
+  ibv_port_attr port{};
+  if (ibv_query_port(hw_, kPort, &port) == 0) {
+    port_ = {port.state == IBV_PORT_ACTIVE, MtuOf(port.active_mtu)};
+  }
+  ibv_gid_entry entries[kMaxGids];
+  const ssize_t count = ibv_query_gid_table(hw_, entries, kMaxGids, 0);
+  if (count < 0) return;
+  gids_.clear();
+  for (const ibv_gid_entry& entry : std::span(entries, static_cast<size_t>(count))) {
+    if (entry.port_num != kPort || entry.gid_type == IBV_GID_TYPE_ROCE_V1) continue;
+    Gid gid;
+    std::memcpy(gid.data(), entry.gid.raw, gid.size());
+    gids_.push_back({entry.gid_index, IpAddress::FromGid(gid, entry.ndev_ifindex)});
+    char name[IF_NAMESIZE];
+    if (entry.ndev_ifindex != 0 && ::if_indextoname(entry.ndev_ifindex, name) != nullptr) {
+      netdev_ = name;
+    }
+  }
+}
+
+int VerbsDevice::async_fd() const noexcept {
+  return hw_ != nullptr ? hw_->async_fd : -1;
+}
+
+bool VerbsDevice::TakeAsyncEvents() {
+  bool going = false;
+  bool changed = false;
+  ibv_async_event event;
+  while (hw_ != nullptr && ibv_get_async_event(hw_, &event) == 0) {
+    going |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+    changed = true;
+    ibv_ack_async_event(&event);
+  }
+  if (changed && !going) Refresh();
+  return going;
+}
+
+std::vector<device::CounterValue> VerbsDevice::Counters() const {
+  return hw_ != nullptr ? ReadHardwareCounters(name_, kPort) : std::vector<device::CounterValue>();
+}
+
+absl::StatusOr<std::unique_ptr<device::Context>> VerbsDevice::Open() {
+  if (hw_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("open_device: device ", name_, " was removed"));
+  }
+  RD_ASSIGN_OR_RETURN(std::shared_ptr<OpenContext> open, OpenContext::Open(device_, attr_, path_));
+  std::erase_if(opened_, [](const auto& context) { return context.expired(); });
+  opened_.push_back(open);
+  return std::make_unique<VerbsContext>(std::move(open));
+}
+
+std::vector<std::shared_ptr<OpenContext>> VerbsDevice::open_contexts() const {
+  std::vector<std::shared_ptr<OpenContext>> contexts;
+  for (const std::weak_ptr<OpenContext>& opened : opened_) {
+    if (std::shared_ptr<OpenContext> context = opened.lock())
+      contexts.push_back(std::move(context));
+  }
+  return contexts;
+}
+
+void VerbsDevice::SetRemoved() {
+  if (hw_ == nullptr) return;
+  ibv_close_device(std::exchange(hw_, nullptr));
+  port_.active = false;
+  gids_.clear();
+}
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,67 @@
+// A verbs device: an HCA, or the kernel's rxe or siw, as rdma-core shows it. Port 1 is served.
+//
+// It holds one ibv_context of its own, to ask for port and GIDs and to hear of changes. Contexts of
+// sessions are opened beside it.
+//
+// Thread: control. Owner: VerbsDevices.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+#include "daemon/device/verbs/open_context.h"
+
+namespace rdmad::verbs {
+
+class VerbsDevice final : public device::Device {
+ public:
+  // `path` outlives the device. Errors: Unavailable and others that say why the device cannot be
+  // served.
+  static absl::StatusOr<std::unique_ptr<VerbsDevice>> Open(ibv_device* device, VerbsDataPath* path);
+  ~VerbsDevice() override;
+
+  const std::string& name() const noexcept override { return name_; }
+  const std::string& kind() const noexcept override;
+  const std::string& netdev() const noexcept override { return netdev_; }
+  const device::DeviceAttr& attr() const noexcept override { return attr_; }
+  device::PortAttr QueryPort() const override { return port_; }
+  std::vector<device::GidEntry> Gids() const override { return gids_; }
+  // The hardware's, from sysfs.
+  std::vector<device::CounterValue> Counters() const override;
+  absl::StatusOr<std::unique_ptr<device::Context>> Open() override;
+
+  // Reads port and GIDs again.
+  void Refresh();
+  [[nodiscard]] int async_fd() const noexcept;
+  // Takes what the device has to say, and refreshes. True if it is going.
+  bool TakeAsyncEvents();
+
+  // Contexts of sessions that are still there.
+  [[nodiscard]] std::vector<std::shared_ptr<OpenContext>> open_contexts() const;
+  // From now on it only answers that it is gone. After this the kernel has nothing of the device's
+  // own context.
+  void SetRemoved();
+  [[nodiscard]] bool removed() const noexcept { return hw_ == nullptr; }
+
+ private:
+  VerbsDevice(ibv_device* device, ibv_context* hw, const device::DeviceAttr& attr,
+              VerbsDataPath* path);
+
+  ibv_device* const device_;  // valid while hw_ is
+  ibv_context* hw_;
+  VerbsDataPath* const path_;
+  const std::string name_;
+  const device::DeviceAttr attr_;
+  std::string netdev_;
+  device::PortAttr port_;
+  std::vector<device::GidEntry> gids_;
+  std::vector<std::weak_ptr<OpenContext>> opened_;
+};
+
+}  // namespace rdmad::verbs

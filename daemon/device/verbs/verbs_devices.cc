@@ -1,0 +1,192 @@
+#include "daemon/device/verbs/verbs_devices.h"
+
+#include <infiniband/verbs.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+
+namespace rdmad::verbs {
+namespace {
+
+struct FreeList {
+  void operator()(ibv_device** list) const { ibv_free_device_list(list); }
+};
+using DeviceListPtr = std::unique_ptr<ibv_device*, FreeList>;
+
+// A WR's addresses are the application's and mean nothing in this process. Drivers that put short
+// messages into the completion and copy them on from there would write to them.
+void ForbidScatterToCqe() {
+  ::setenv("MLX5_SCATTER_TO_CQE", "0", 1);
+}
+bool CopiesIntoBuffers(std::string_view name) {
+  return absl::StartsWith(absl::string_view(name.data(), name.size()), "hns_");
+}
+
+}  // namespace
+
+// One context's removal, seen from the engine: kills it, then control closes it.
+class VerbsDevices::Removal final : public device::EngineObject {
+ public:
+  Removal(VerbsDataPath* path, std::shared_ptr<OpenContext> context)
+      : path_(*path), context_(std::move(context)) {}
+  void Activate(device::TimeNs now) noexcept override { path_.Kill(*context_, now); }
+  void Deactivate(device::TimeNs) noexcept override {}
+  void CloseHardware() { context_->CloseHardware(); }
+
+ private:
+  VerbsDataPath& path_;
+  const std::shared_ptr<OpenContext> context_;
+};
+
+absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesConfig config,
+                                                                   VerbsDataPath* path,
+                                                                   RunOnEngine run_on_engine) {
+  ForbidScatterToCqe();
+  // Objects of a device that is gone can be destroyed without an error.
+  ::setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
+  UniqueFd epoll_fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_fd.valid()) return absl::ErrnoToStatus(errno, "verbs: epoll_create1");
+  RD_ASSIGN_OR_RETURN(UeventMonitor uevents, UeventMonitor::Open());
+  std::unique_ptr<VerbsDevices> devices(new VerbsDevices(
+      std::move(config), path, std::move(run_on_engine), std::move(epoll_fd), std::move(uevents)));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (::epoll_ctl(devices->epoll_fd_.get(), EPOLL_CTL_ADD, devices->uevents_.fd(), &event) != 0) {
+    return absl::ErrnoToStatus(errno, "verbs: epoll_ctl");
+  }
+  devices->Rescan();
+  for (const std::string& name : devices->config_.only) {
+    if (devices->FindByName(name) == nullptr &&
+        std::none_of(devices->problems_.begin(), devices->problems_.end(),
+                     [&name](const auto& problem) { return problem.what == name; })) {
+      devices->problems_.push_back(
+          {name, "no such RDMA device; see `ibv_devices`. It will be served once it is there"});
+    }
+  }
+  return devices;
+}
+
+VerbsDevices::VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path,
+                           RunOnEngine run_on_engine, UniqueFd epoll_fd, UeventMonitor uevents)
+    : config_(std::move(config)),
+      path_(path),
+      run_on_engine_(std::move(run_on_engine)),
+      epoll_fd_(std::move(epoll_fd)),
+      uevents_(std::move(uevents)) {}
+
+VerbsDevices::~VerbsDevices() = default;
+
+std::vector<device::Device*> VerbsDevices::devices() const {
+  std::vector<device::Device*> present;
+  for (const auto& device : devices_) {
+    if (!device->removed()) present.push_back(device.get());
+  }
+  return present;
+}
+
+device::Device* VerbsDevices::FindByName(std::string_view ibv_name) const {
+  for (const auto& device : devices_) {
+    if (!device->removed() && device->name() == ibv_name) return device.get();
+  }
+  return nullptr;
+}
+
+device::Device* VerbsDevices::FindByAddress(const IpAddress& address) const {
+  for (const auto& device : devices_) {
+    if (device->removed()) continue;
+    for (const device::GidEntry& gid : device->Gids()) {
+      // A link-local address without a scope is none of ours in particular.
+      if (gid.address.gid() == address.gid() &&
+          (!address.is_link_local() || gid.address.scope_id() == address.scope_id())) {
+        return device.get();
+      }
+    }
+  }
+  return nullptr;
+}
+
+void VerbsDevices::Poll() {
+  bool rescan = uevents_.Take();
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    VerbsDevice& device = *devices_[i];
+    if (device.removed()) continue;
+    if (device.TakeAsyncEvents()) Remove(device);
+  }
+  if (rescan) Rescan();
+}
+
+bool VerbsDevices::Wanted(std::string_view name) const {
+  return config_.only.empty() ||
+         std::find(config_.only.begin(), config_.only.end(), name) != config_.only.end();
+}
+
+void VerbsDevices::Rescan() {
+  int count = 0;
+  const DeviceListPtr list(ibv_get_device_list(&count));
+  const auto begin = list.get();
+  const auto end = begin + (begin != nullptr ? count : 0);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    VerbsDevice& device = *devices_[i];
+    if (device.removed()) continue;
+    const bool there = std::any_of(begin, end, [&device](ibv_device* candidate) {
+      return device.name() == ibv_get_device_name(candidate);
+    });
+    if (there) {
+      device.Refresh();
+    } else {
+      Remove(device);
+    }
+  }
+  std::erase_if(problems_, [this, begin, end](const VerbsDeviceProblem& problem) {
+    return std::any_of(begin, end, [&problem](ibv_device* candidate) {
+      return problem.what == ibv_get_device_name(candidate);
+    });
+  });
+  for (auto candidate = begin; candidate != end; ++candidate) {
+    const std::string name = ibv_get_device_name(*candidate);
+    if (Wanted(name) && FindByName(name) == nullptr) Add(*candidate);
+  }
+}
+
+void VerbsDevices::Add(ibv_device* device) {
+  const std::string name = ibv_get_device_name(device);
+  if (CopiesIntoBuffers(name)) {
+    problems_.push_back({name,
+                         "its driver copies received bytes itself and would use the "
+                         "application's addresses in the daemon; not served"});
+    return;
+  }
+  absl::StatusOr<std::unique_ptr<VerbsDevice>> opened = VerbsDevice::Open(device, path_);
+  if (!opened.ok()) {
+    problems_.push_back({name, std::string(opened.status().message())});
+    return;
+  }
+  VerbsDevice* const added = devices_.emplace_back(*std::move(opened)).get();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  // Out of memory: then its going is seen by the next look at the list.
+  [[maybe_unused]] const int watched =
+      ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, added->async_fd(), &event);
+  if (observer_.on_added) observer_.on_added(*added);
+}
+
+void VerbsDevices::Remove(VerbsDevice& device) {
+  const std::vector<std::shared_ptr<OpenContext>> contexts = device.open_contexts();
+  if (manager_ != nullptr) manager_->OnDeviceRemoved(device.name());
+  device.SetRemoved();  // and with its descriptor the watch
+  for (const std::shared_ptr<OpenContext>& context : contexts) {
+    const auto removal = std::make_shared<Removal>(path_, context);
+    run_on_engine_(*removal, [removal] { removal->CloseHardware(); });
+  }
+  if (observer_.on_removed) observer_.on_removed(device);
+}
+
+}  // namespace rdmad::verbs

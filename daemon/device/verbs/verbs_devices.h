@@ -1,0 +1,94 @@
+// The verbs devices of a host: finds them, follows what comes and goes, and serves those that the
+// configuration names.
+//
+// A device that goes takes this way: the kernel says so (an async event, or the device is no longer
+// in the list); observers hear OnDeviceRemoved(); the engine kills what sessions have of it; then
+// everything the kernel has of ours is closed, which it may be waiting for. A device that comes
+// back, under whatever name, is a new device.
+//
+// Thread: control. Owner: main. The data path outlives it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/base/ip_address.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/device/device.h"
+#include "daemon/device/device_source.h"
+#include "daemon/device/verbs/device_finder.h"
+#include "daemon/device/verbs/uevent_monitor.h"
+#include "daemon/device/verbs/verbs_connection_manager.h"
+#include "daemon/device/verbs/verbs_data_path.h"
+#include "daemon/device/verbs/verbs_device.h"
+
+namespace rdmad::verbs {
+
+struct VerbsDevicesConfig {
+  std::vector<std::string> only;  // names ("mlx5_0"); empty: all there are
+};
+
+// Why something that is there, or was wanted, is not served.
+struct VerbsDeviceProblem {
+  std::string what;
+  std::string why;  // one line, with what to do
+};
+
+class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
+ public:
+  // Has the engine activate `object` and calls `done` with its answer. The object lives until then.
+  using RunOnEngine = std::function<void(device::EngineObject& object, std::function<void()> done)>;
+
+  // Looks at once; no device at all is no error. To be called before other threads are started.
+  // Errors: the kernel's (no descriptors).
+  static absl::StatusOr<std::unique_ptr<VerbsDevices>> Create(VerbsDevicesConfig config,
+                                                              VerbsDataPath* path,
+                                                              RunOnEngine run_on_engine);
+  ~VerbsDevices() override;
+
+  // device::DeviceSource
+  void SetObserver(Observer observer) override { observer_ = std::move(observer); }
+  int poll_fd() const noexcept override { return epoll_fd_.get(); }
+  void Poll() override;
+
+  // Its endpoints on a device that goes are released too. May be null; outlives this, or is taken back.
+  void SetConnectionManager(VerbsConnectionManager* manager) noexcept { manager_ = manager; }
+
+  // Those that are there now.
+  [[nodiscard]] std::vector<device::Device*> devices() const;
+  [[nodiscard]] const std::vector<VerbsDeviceProblem>& problems() const noexcept {
+    return problems_;
+  }
+  device::Device* FindByName(std::string_view ibv_name) const override;
+  device::Device* FindByAddress(const IpAddress& address) const override;
+
+ private:
+  class Removal;
+
+  VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path, RunOnEngine run_on_engine,
+               UniqueFd epoll_fd, UeventMonitor uevents);
+
+  bool Wanted(std::string_view name) const;
+  // Adds what is new in the kernel's list and removes what is no longer there.
+  void Rescan();
+  void Add(ibv_device* device);
+  void Remove(VerbsDevice& device);
+
+  const VerbsDevicesConfig config_;
+  VerbsDataPath* const path_;
+  const RunOnEngine run_on_engine_;
+  const UniqueFd epoll_fd_;
+  UeventMonitor uevents_;
+  Observer observer_;
+  VerbsConnectionManager* manager_ = nullptr;
+  std::vector<VerbsDeviceProblem> problems_;
+  // Removed ones too: connections and sessions may still hold a pointer.
+  std::vector<std::unique_ptr<VerbsDevice>> devices_;
+};
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,107 @@
+// A queue pair of a verbs device.
+//
+// The hardware names a WR by a number of ours: the QP's slot in the data path, and the WR's place
+// in its queue. Two rings hold what the hardware does not keep for us: the application's wr_ids,
+// and how many sends of the queue are done when one completes (also those that asked for no
+// completion).
+//
+// Whatever fails, a WR completes exactly once and in its place. Two cases go beyond what the
+// hardware does by itself:
+//   refused   the driver takes a WR of a batch not although it was checked (out of memory): the QP
+//             moves to the error state; what was posted before flushes first, then the refused ones
+//             and all that follow, until the QP is reset.
+//   dead      the device is gone: everything flushes at once, and so does what is posted later.
+//
+// Thread: made and destroyed by control; everything else as device::Qp says. Owner: the session.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+#include "daemon/device/verbs/open_context.h"
+#include "daemon/device/verbs/verbs_cq.h"
+
+namespace rdmad::verbs {
+
+class VerbsQp final : public device::Qp, public HardwareObject {
+ public:
+  static absl::StatusOr<std::unique_ptr<VerbsQp>> Create(std::shared_ptr<OpenContext> context,
+                                                         ibv_pd* pd, const device::QpInit& init);
+  ~VerbsQp() override;
+
+  void Activate(device::TimeNs now) noexcept override;
+  void Deactivate(device::TimeNs now) noexcept override;
+  void CloseHardware() noexcept override;
+
+  uint32_t qpn() const noexcept override { return qpn_; }
+  const device::QpCap& cap() const noexcept override { return cap_; }
+  device::PostResult PostSend(const device::SendWr& wr, device::TimeNs now) noexcept override;
+  device::PostResult PostRecv(const device::RecvWr& wr, device::TimeNs now) noexcept override;
+  device::QpResult Modify(const device::QpAttr& attr, device::TimeNs now) noexcept override;
+  device::QpAttr Query() const noexcept override;
+  bool same_daemon() const noexcept override { return false; }
+
+  // For the data path. Engine thread.
+  [[nodiscard]] ibv_qp* hw() const noexcept { return hw_; }
+  [[nodiscard]] OpenContext& context() const noexcept { return *context_; }
+  [[nodiscard]] VerbsCq& send_cq() const noexcept { return send_cq_; }
+  [[nodiscard]] VerbsCq& recv_cq() const noexcept { return recv_cq_; }
+  [[nodiscard]] uint64_t owner_token() const noexcept { return init_.owner_token; }
+  void OnCompletion(const ibv_wc& wc) noexcept;
+  // The chain was posted but for the send with this wr_id and those after it.
+  void OnSendRefused(uint64_t wr_id) noexcept;
+  void Die() noexcept;
+
+ private:
+  struct SendEntry {
+    uint64_t wr_id;
+    device::WcOpcode opcode;
+  };
+
+  VerbsQp(std::shared_ptr<OpenContext> context, const device::QpInit& init,
+          const device::QpCap& cap);
+
+  device::PostResult CheckSend(const device::SendWr& wr) const noexcept;
+  uint64_t WrId(uint32_t kind, uint32_t position) const noexcept;
+  void OnSendDone(uint32_t position, const ibv_wc& wc) noexcept;
+  void OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept;
+  // The hardware has nothing any more of what stands before `refused`: that one fails, the rest
+  // flushes.
+  void OnDrained(uint32_t refused) noexcept;
+  void MoveHardwareToError() noexcept;
+  // Completes the oldest send or receive without the hardware.
+  void FinishSend(device::WcStatus status) noexcept;
+  void FinishRecv(device::WcStatus status) noexcept;
+  void FlushAll() noexcept;
+  void Forget() noexcept;
+
+  const std::shared_ptr<OpenContext> context_;
+  const device::QpInit init_;
+  const device::QpCap cap_;
+  VerbsCq& send_cq_;
+  VerbsCq& recv_cq_;
+  ibv_qp* hw_ = nullptr;
+  uint32_t qpn_ = 0;
+  uint32_t slot_ = 0;
+  bool active_ = false;
+  device::QpState state_ = device::QpState::kReset;  // as last set by us
+
+  // Positions count WRs, run free and wrap; an entry stands at position & mask.
+  const uint32_t send_mask_;
+  const uint32_t recv_mask_;
+  std::unique_ptr<SendEntry[]> sends_;
+  std::unique_ptr<uint64_t[]> recvs_;
+  uint32_t send_head_ = 0;  // oldest not known to be done
+  uint32_t send_tail_ = 0;  // next
+  uint32_t recv_head_ = 0;
+  uint32_t recv_tail_ = 0;
+  bool sends_refused_ = false;
+  bool recvs_refused_ = false;
+  uint32_t recvs_in_hardware_end_ = 0;  // with recvs_refused_: the hardware has those before
+};
+
+}  // namespace rdmad::verbs

@@ -1,0 +1,126 @@
+#include "daemon/stack.h"
+
+#include <sys/random.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/control/clock.h"
+#include "daemon/control/log.h"
+#include "daemon/device/soft/cm/cm_counters.h"
+#include "daemon/device/soft/net_config.h"
+#include "daemon/device/verbs/memlock.h"
+
+namespace rdmad {
+namespace {
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  while (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+  }
+  return seed;
+}
+
+}  // namespace
+
+absl::Status Stack::Build(const control::Config& config) {
+  engine::EngineOptions options;
+  options.idle.max_spin_ns = int64_t{config.engine.spin_us} * 1000;
+  RD_ASSIGN_OR_RETURN(engine_, engine::Engine::Create(options));
+  inventory_.engines.push_back(&engine_->proxy());
+  if (config.verbs.enabled) RD_RETURN_IF_ERROR(BuildVerbs(config.verbs));
+  if (config.soft.enabled) RD_RETURN_IF_ERROR(BuildSoft(config.soft));
+  return JoinManagers();
+}
+
+absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
+  RD_ASSIGN_OR_RETURN(verbs_path_, verbs::VerbsDataPath::Create(engine_->async_sink()));
+  RD_ASSIGN_OR_RETURN(verbs_devices_, verbs::VerbsDevices::Create(
+                                          {config.devices}, verbs_path_.get(),
+                                          [proxy = &engine_->proxy()](device::EngineObject& object,
+                                                                      std::function<void()> done) {
+                                            proxy->Activate(object, std::move(done));
+                                          }));
+  engine_->AddDataPath(verbs_path_.get());
+  inventory_.sources.push_back(verbs_devices_.get());
+  for (const verbs::VerbsDeviceProblem& problem : verbs_devices_->problems()) {
+    inventory_.missing.push_back({"verbs", problem.what, problem.why});
+  }
+  const std::vector<device::Device*> devices = verbs_devices_->devices();
+  if (devices.empty()) {
+    control::Log("device").info("no RDMA device on this host: the verbs device waits for one");
+    return absl::OkStatus();
+  }
+  for (device::Device* device : devices) inventory_.devices.push_back(device);
+  if (const std::string advice = verbs::MemlockAdvice(); !advice.empty()) {
+    control::Log("device").warn("{}", advice);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::VerbsConnectionManager>> manager =
+      verbs::VerbsConnectionManager::Create(verbs_devices_.get());
+  if (manager.ok()) {
+    verbs_manager_ = *std::move(manager);
+    verbs_devices_->SetConnectionManager(verbs_manager_.get());
+  } else {
+    inventory_.missing.push_back({"verbs", "rdma_cm", std::string(manager.status().message())});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
+  RD_ASSIGN_OR_RETURN(mads_, soft::SoftMadIo::Create());
+  RD_ASSIGN_OR_RETURN(soft_path_,
+                      soft::SoftDataPath::Create(mads_->AddRing(), engine_->async_sink()));
+  engine_->AddDataPath(soft_path_.get());
+  qpns_.emplace(RandomSeed());
+  soft::SoftDeviceContext context;
+  context.path = soft_path_.get();
+  context.qpns = &*qpns_;
+  context.clock = control::MonotonicNs;
+  RD_ASSIGN_OR_RETURN(std::vector<soft::NetInterface> interfaces, soft::ReadInterfaces());
+  soft::SoftDevicesConfig devices;
+  for (const IpAddress& address : config.addresses) devices.only.push_back(address.ToString());
+  for (const std::string& name : config.interfaces) devices.only.push_back(name);
+  if (devices.only.empty() && verbs_devices_ != nullptr) {
+    for (soft::NetInterface& interface : interfaces) {
+      std::erase_if(interface.addresses, [this](const soft::NetAddress& one) {
+        return verbs_devices_->FindByAddress(one.address) != nullptr;
+      });
+    }
+  }
+  soft_devices_ = soft::SoftDevices::Create(devices, std::move(interfaces), context, mads_.get());
+
+  soft::CmOptions options;
+  options.clock = control::MonotonicNs;
+  options.seed = RandomSeed();
+  options.neighbors = &neighbors_;
+  RD_ASSIGN_OR_RETURN(soft_manager_, soft::SoftConnectionManager::Create(
+                                         mads_.get(), soft_devices_.get(), options));
+
+  for (const auto& device : soft_devices_->devices()) inventory_.devices.push_back(device.get());
+  for (const soft::SoftDeviceProblem& problem : soft_devices_->problems()) {
+    inventory_.missing.push_back({"soft", problem.what, problem.why});
+  }
+  inventory_.engine_objects = soft_devices_->ports();
+  inventory_.shared_counters.push_back(
+      {"soft", [this] { return soft_devices_->SharedCounters(); }});
+  inventory_.shared_counters.push_back(
+      {"cm", [this] { return soft::Describe(soft_manager_->counters()); }});
+  return absl::OkStatus();
+}
+
+absl::Status Stack::JoinManagers() {
+  std::vector<device::ConnectionManager*> managers;
+  if (verbs_manager_ != nullptr) managers.push_back(verbs_manager_.get());
+  if (soft_manager_ != nullptr) managers.push_back(soft_manager_.get());
+  if (managers.size() > 1) {
+    RD_ASSIGN_OR_RETURN(
+        managers_, device::MultiConnectionManager::Create(managers, soft::KernelSourceAddressFor));
+    managers = {managers_.get()};
+  }
+  inventory_.managers = managers;
+  return absl::OkStatus();
+}
+
+}  // namespace rdmad

@@ -1,0 +1,61 @@
+// The engine, the devices and their connection managers, built from the configuration and joined to
+// what the control room drives.
+//
+// Who serves an address: a verbs device if one has it, else the soft device. Without
+// configuration, the soft device leaves such addresses alone; and it may be the only one, or there
+// may be none.
+//
+// Thread: control. Owner: main. The engine's thread is to be stopped before it goes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/control/config.h"
+#include "daemon/control/inventory.h"
+#include "daemon/device/multi_connection_manager.h"
+#include "daemon/device/soft/cm/kernel_neighbors.h"
+#include "daemon/device/soft/cm/soft_connection_manager.h"
+#include "daemon/device/soft/qpn_allocator.h"
+#include "daemon/device/soft/soft_data_path.h"
+#include "daemon/device/soft/soft_devices.h"
+#include "daemon/device/soft/soft_mad_io.h"
+#include "daemon/device/verbs/verbs_connection_manager.h"
+#include "daemon/device/verbs/verbs_data_path.h"
+#include "daemon/device/verbs/verbs_devices.h"
+#include "daemon/engine/engine.h"
+
+namespace rdmad {
+
+class Stack {
+ public:
+  // Once. Before any thread is started. Errors: what the kernel refuses; a device that cannot be
+  // used is none, and stands in the inventory as missing.
+  absl::Status Build(const control::Config& config);
+
+  engine::Engine& engine() noexcept { return *engine_; }
+  const control::Inventory& inventory() const noexcept { return inventory_; }
+
+ private:
+  absl::Status BuildVerbs(const control::VerbsConfig& config);
+  absl::Status BuildSoft(const control::SoftConfig& config);
+  absl::Status JoinManagers();
+
+  // Destroyed last to first.
+  std::unique_ptr<soft::SoftMadIo> mads_;
+  std::unique_ptr<verbs::VerbsDataPath> verbs_path_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<verbs::VerbsDevices> verbs_devices_;
+  std::unique_ptr<verbs::VerbsConnectionManager> verbs_manager_;
+  std::unique_ptr<soft::SoftDataPath> soft_path_;
+  std::optional<soft::QpnAllocator> qpns_;
+  std::unique_ptr<soft::SoftDevices> soft_devices_;
+  soft::KernelNeighbors neighbors_;
+  std::unique_ptr<soft::SoftConnectionManager> soft_manager_;
+  std::unique_ptr<device::MultiConnectionManager> managers_;
+  control::Inventory inventory_;
+};
+
+}  // namespace rdmad
