@@ -136,28 +136,25 @@ absl::Status Session::CheckOpen() const {
   return absl::CancelledError("the session has ended");
 }
 
-void Session::Activate(std::initializer_list<device::EngineObject*> objects,
-                       std::function<void()> then) {
+void Session::Activate(Objects objects, std::function<void()> then) {
+  Command(&engine::EngineProxy::Activate, objects, std::move(then));
+}
+
+void Session::Deactivate(Objects objects, std::function<void()> then) {
+  Command(&engine::EngineProxy::Deactivate, objects, std::move(then));
+}
+
+void Session::Command(
+    void (engine::EngineProxy::*command)(device::EngineObject&, engine::EngineProxy::Done),
+    Objects objects, std::function<void()> then) {
   // Commands are answered in order, so the last answer speaks for all.
   size_t left = objects.size();
   for (device::EngineObject* object : objects) {
     ++commands_in_flight_;
     std::function<void()> callback;
     if (--left == 0) callback = std::move(then);
-    environment_.engine->Activate(*object,
-                                  [this, callback = std::move(callback)] { OnAnswer(callback); });
-  }
-}
-
-void Session::Deactivate(std::initializer_list<device::EngineObject*> objects,
-                         std::function<void()> then) {
-  size_t left = objects.size();
-  for (device::EngineObject* object : objects) {
-    ++commands_in_flight_;
-    std::function<void()> callback;
-    if (--left == 0) callback = std::move(then);
-    environment_.engine->Deactivate(*object,
-                                    [this, callback = std::move(callback)] { OnAnswer(callback); });
+    (environment_.engine->*command)(
+        *object, [this, callback = std::move(callback)] { OnAnswer(callback); });
   }
 }
 

@@ -181,8 +181,12 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   enum class State : uint8_t { kNew, kOpening, kOpen, kClosing, kClosed };
 
   // session.cc: the engine's answers and the end.
-  void Activate(std::initializer_list<device::EngineObject*> objects, std::function<void()> then);
-  void Deactivate(std::initializer_list<device::EngineObject*> objects, std::function<void()> then);
+  using Objects = std::initializer_list<device::EngineObject*>;
+  void Activate(Objects objects, std::function<void()> then);
+  void Deactivate(Objects objects, std::function<void()> then);
+  // One of the two, for each object; `then` runs when the engine has answered for all.
+  void Command(void (engine::EngineProxy::*command)(device::EngineObject&, engine::EngineProxy::Done),
+               Objects objects, std::function<void()> then);
   void OnAnswer(const std::function<void()>& then);
   void FinishIfQuiet();
   absl::Status CheckOpen() const;
