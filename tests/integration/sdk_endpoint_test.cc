@@ -2,7 +2,9 @@
 // promise beyond moving bytes (basic_test) and surviving the daemon (daemon_death_test).
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <memory>
@@ -323,6 +325,48 @@ TEST_F(SdkEndpointTest, ConnectChecksWhatItIsGiven) {
   EndpointOptions zero;
   zero.recv_depth = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(ConnectApps(*client_, *client_, Ipv4(0), zero).status()));
+}
+
+// Two applications, so that each has as many: beyond any limit of a thousand on the way.
+TEST_F(SdkEndpointTest, AnApplicationHasMoreThanAThousandConnections) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const int count = Fewer(1100);
+  const rlim_t need = static_cast<rlim_t>(count) * 2 + 200;  // for those of both, in this process
+  if (files.rlim_max < need) GTEST_SKIP() << "may have " << files.rlim_max << " descriptors only";
+  files.rlim_cur = std::max(files.rlim_cur, need);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  ASSERT_OK_AND_ASSIGN(const Client server, AttachTo(Daemon(0), "server"));
+  EndpointOptions options;
+  options.send_depth = options.recv_depth = 2;
+  options.max_recv_bytes = 64;
+  options.connect_timeout = Slow(absl::Seconds(20));
+  ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(server, WithPort(Ipv4(0), 0), options));
+  std::vector<Endpoint> passive;
+  std::thread accept([&] {
+    while (passive.size() < static_cast<size_t>(count)) {
+      absl::StatusOr<Endpoint> endpoint = listener.Accept(Slow(absl::Seconds(20)));
+      ASSERT_OK(endpoint);
+      passive.push_back(std::move(endpoint).value());
+    }
+  });
+  std::vector<Endpoint> active;
+  for (int i = 0; i < count; ++i) {
+    absl::StatusOr<Endpoint> endpoint = Endpoint::Connect(*client_, listener.local_addr(), options);
+    EXPECT_OK(endpoint) << "connection " << i;
+    if (!endpoint.ok()) break;
+    active.push_back(std::move(endpoint).value());
+  }
+  accept.join();
+  ASSERT_EQ(active.size(), passive.size());
+  for (size_t i = 0; i < active.size(); ++i) ASSERT_OK(active[i].SendCopy(std::to_string(i)));
+  for (size_t i = 0; i < passive.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(const Buffer buffer, passive[i].Receive(Slow(absl::Seconds(5))));
+    ASSERT_EQ(buffer.text(), std::to_string(i));
+  }
+  // All hear of the end.
+  active.clear();
+  for (Endpoint& endpoint : passive) ASSERT_TRUE(IsClosed(endpoint.Receive(Slow(absl::Seconds(5))).status()));
 }
 
 TEST_F(SdkEndpointTest, LocalhostByName) {
