@@ -83,6 +83,8 @@ rxe_pair() {
     ip -$family rule del pref 0
   done
   make_rxe vA rxeA && make_rxe vB rxeB
+  # For LoopbackTest (tests/integration).
+  export RDMAD_TEST_VERBS="rxeA,$A4,$A6 rxeB,$B4,$B6"
 }
 
 # An address as sysfs writes a GID. IPv6 addresses may have one "::".

@@ -8,6 +8,7 @@ def vm_test(
         setup = None,
         data = [],
         systemd = False,
+        rdma = True,
         mem_mib = 2048,
         guest_timeout_s = 180,
         tags = [],
@@ -29,6 +30,7 @@ def vm_test(
         in the environment of what runs then. A network of two_hosts is also the namespace "peer".
       data: more files.
       systemd: systemd is PID 1, and the script a service of it.
+      rdma: False for a host without RDMA. (rxe, once loaded, keeps UDP port 4791 of the first network namespace to itself.)
       mem_mib: memory of the guest.
       guest_timeout_s: bounds the guest's life, with its boot (5 s, with systemd 15 s; three times that on a busy machine).
       tags: more tags.
@@ -41,6 +43,8 @@ def vm_test(
         options += ["--setup", setup]
     if systemd:
         options += ["--systemd"]
+    if not rdma:
+        options += ["--no-rdma"]
     if script:
         options += ["--script", "$(rootpath %s)" % script]
     for test in tests:

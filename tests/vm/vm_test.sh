@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a vm_test (vm_test.bzl) runs: a guest, and in it guest/run_tests.sh.
 #
-#   vm_test.sh [--setup FUNCTION] [--systemd] [--mem MIB] [--timeout S] {--script FILE | --test PROGRAM...} [-- ARG...]
+#   vm_test.sh [--setup FUNCTION] [--systemd] [--no-rdma] [--mem MIB] [--timeout S] {--script FILE | --test PROGRAM...} [-- ARG...]
 set -uo pipefail
 
 # shellcheck source=../../bazel/skip.sh
@@ -15,6 +15,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   case $1 in
     --setup) setup=$2 && shift ;;
     --systemd) check+=("$1") && run+=("$1") ;;
+    --no-rdma) run+=("$1") ;;
     --mem) check+=("$1" "$2") && run+=("$1" "$2") && shift ;;
     --timeout) run+=("$1" "$2") && shift ;;
     --script | --test) job+=("$1" "$2") && shift ;;

@@ -1,0 +1,112 @@
+# shellcheck shell=bash
+# In a guest under systemd: rdmad installed as its package would, then started by its socket, used, reloaded, restarted below
+# a waiting application, killed by the watchdog and stopped; the journal stays clean.
+# shellcheck source=guest.sh
+source "$VM_DIR/guest.sh"
+
+fail() {
+  echo "FAILED: $*"
+  journalctl --no-pager -u rdmad.service -u rdmad.socket | tail -n 40
+  exit 1
+}
+
+install_all() {
+  install -D -m 755 daemon/rdmad client/rdmactl/rdmactl client/examples/hello -t /usr/bin &&
+    install -D -m 644 systemd/rdmad.service systemd/rdmad.socket -t /usr/lib/systemd/system &&
+    install -D -m 644 systemd/sysusers.conf /usr/lib/sysusers.d/rdmad.conf &&
+    install -D -m 644 systemd/tmpfiles.conf /usr/lib/tmpfiles.d/rdmad.conf &&
+    install -D -m 644 config/rdmad.toml -t /etc/rdmad || return
+  # One that may attach and one that may not.
+  printf 'u member - "may attach"\nm member rdma\nu stranger - "may not"\n' >/usr/lib/sysusers.d/zz-test.conf
+  # Half a minute is long to wait for.
+  mkdir -p /etc/systemd/system/rdmad.service.d
+  printf '[Service]\nWatchdogSec=4\n' >/etc/systemd/system/rdmad.service.d/test.conf
+  systemd-sysusers && systemd-tmpfiles --create rdmad.conf && systemctl daemon-reload
+}
+as() {
+  local user=$1
+  shift
+  setpriv --reuid "$user" --regid "$user" --init-groups "$@"
+}
+property() { systemctl show -P "$1" rdmad.service; }
+active() { [ "$(property ActiveState)/$(property SubState)" = active/running ]; }
+gone() { [ "$(property ActiveState)" = inactive ]; }
+# Emulated, rdmad takes seconds to start.
+status() { rdmactl --wait 20 status >/tmp/status 2>&1 || { cat /tmp/status; return 1; }; }
+journal() { journalctl --no-pager -o cat -u rdmad.service "$@"; }
+
+check "installs" install_all || fail install
+
+systemctl start rdmad.socket || fail "systemctl start rdmad.socket"
+check "the socket alone starts no daemon" gone
+check "the first rdmactl starts it" status
+check "it runs" active
+check "as its own user" [ "$(ps -o user= -p "$(property MainPID)")" = rdmad ]
+active || fail "not running"
+
+hello() {
+  local user=$1
+  as "$user" hello server 127.0.0.1:7471 >/tmp/server 2>&1 &
+  sleep 1
+  as "$user" timeout 30 hello client 127.0.0.1:7471 >/tmp/client 2>&1
+  local code=$?
+  kill %% 2>/dev/null
+  wait %% 2>/dev/null
+  [ $code = 0 ] && grep -q 'got "hello, RDMA"' /tmp/server && grep -q 'got "hello, RDMA"' /tmp/client && return
+  cat /tmp/server /tmp/client
+  return 1
+}
+check "a member of rdma sends and receives" hello member
+refused() { as stranger rdmactl status 2>/tmp/refused; [ $? = 4 ]; }
+check "a stranger is refused" refused
+
+reload() {
+  local before
+  before=$(property MainPID)
+  printf '[log]\nlevel = "debug"\n' >/etc/rdmad/rdmad.toml
+  systemctl reload rdmad && wait_until 10 reloaded && [ "$(property MainPID)" = "$before" ] && status
+}
+reloaded() { journal | grep -q 'reload'; }
+check "systemctl reload reads the configuration, without a restart" reload
+
+# The listener of the waiting application comes back by itself.
+restart() {
+  local before server
+  before=$(property MainPID)
+  as member hello server 127.0.0.1:7472 >/tmp/server 2>&1 &
+  server=$!
+  sleep 1
+  systemctl restart rdmad && active && [ "$(property MainPID)" != "$before" ] || return 1
+  sleep 1
+  as member timeout 30 hello client 127.0.0.1:7472 >/tmp/client 2>&1 && wait $server && return
+  kill $server
+  cat /tmp/server /tmp/client
+  return 1
+}
+check "an application that waits lives through systemctl restart" restart
+check "nothing failed so far" [ "$(property NRestarts)/$(property Result)" = 0/success ]
+# But for the stranger.
+quiet() {
+  ! journalctl --no-pager -p warning -u rdmad.service -u rdmad.socket | grep -v -e '-- No entries --' -e "refused uid=$(id -u stranger)"
+}
+check "the journal has no warning and no error" quiet
+
+watchdog() {
+  local before
+  before=$(property MainPID)
+  kill -STOP "$before"
+  wait_until 30 restarted "$before" && status && journal | grep -q 'Watchdog timeout'
+}
+restarted() { active && [ "$(property MainPID)" != "$1" ] && [ "$(property NRestarts)" = 1 ]; }
+check "the watchdog kills a daemon that hangs, and another serves" watchdog
+check "applications too" hello member
+
+stop() { systemctl stop rdmad.service rdmad.socket && gone && [ "$(property Result)" = success ]; }
+check "systemctl stop" stop
+nothing_left() { ! pgrep -x rdmad && ! [ -e /run/rdmad/attach.sock ] && ! [ -e /run/rdmad/rdmad.sock ]; }
+check "neither process nor sockets are left" nothing_left
+
+no_errors() { ! journal -p err _SYSTEMD_UNIT=rdmad.service | grep -v -- '-- No entries --'; }
+check "rdmad logged no error" no_errors
+systemd-analyze security --no-pager rdmad.service | tail -n 1
+[ "$FAILED" = 0 ] || fail "see above"
