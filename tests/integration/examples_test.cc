@@ -1,8 +1,12 @@
 // The example programs as a user runs them: each on a daemon of its own, by their command lines.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <random>
@@ -11,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/base/unique_fd.h"
 #include "tests/integration/testbed.h"
 #include "tests/support/child_process.h"
 #include "tests/support/file.h"
@@ -129,6 +134,56 @@ TEST_F(ExamplesTest, FileCopyListsItsModesAndTellsAWrongOneThem) {
       << wrong.output;
 }
 
+// What it does before it builds anything; it is not among the tools of the build here and cannot go
+// further.
+class QuickstartTest : public LoopbackTest {
+ protected:
+  // Has UDP port 4791 of an address.
+  static UniqueFd Occupy(const char* address) {
+    UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(4791);
+    EXPECT_EQ(::inet_pton(AF_INET, address, &name.sin_addr), 1);
+    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0)
+        << address;
+    return fd;
+  }
+  static ProgramResult Quickstart() {
+    absl::StatusOr<ProgramResult> result =
+        RunProgram({"bash", Runfile("client/examples/quickstart")});
+    EXPECT_OK(result);
+    return result.ok() ? *result : ProgramResult{};
+  }
+};
+
+TEST_F(QuickstartTest, SaysInOneLineWhichPortIsTakenBeforeItStartsAnything) {
+  const struct {
+    const char* bound;
+    const char* needed;
+  } kCases[] = {{"127.0.0.2", "127.0.0.2"}, {"127.0.0.3", "127.0.0.3"}, {"0.0.0.0", "127.0.0.2"}};
+  for (const auto& [bound, needed] : kCases) {
+    SCOPED_TRACE(bound);
+    const UniqueFd holder = Occupy(bound);
+    const ProgramResult result = Quickstart();
+    EXPECT_EQ(result.exit.code, 1);
+    EXPECT_EQ(result.output.rfind(absl::StrCat("quickstart: UDP port 4791 of ", needed,
+                                               " is taken, by a socket on ", bound, ":4791: "),
+                                  0),
+              0u)
+        << result.output;
+    EXPECT_NE(result.output.find("end the program"), std::string::npos) << result.output;
+    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  }
+}
+
+TEST_F(QuickstartTest, DoesNotMindThePortOfOtherAddresses) {
+  const UniqueFd holder = Occupy("127.0.0.9");
+  const ProgramResult result = Quickstart();
+  EXPECT_NE(result.output.find("what the build needs"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("taken"), std::string::npos) << result.output;
+}
+
 struct CopyCase {
   const char* mode;
   size_t bytes;
@@ -192,9 +247,9 @@ class FullDiskTest : public ExamplesTest, public ::testing::WithParamInterface<c
     const std::string address = StartServer(
         {Example("filecopy/filecopy"), "recv", WithPort(Ipv4(1), 0), "--output", InFolder("copy")},
         receiver);
-    const ProgramResult sent = RunClient({Example("filecopy/filecopy"), "send", file, address,
-                                          "--mode", GetParam(), "--chunk", "10000", "--depth",
-                                          "1000"});
+    const ProgramResult sent =
+        RunClient({Example("filecopy/filecopy"), "send", file, address, "--mode", GetParam(),
+                   "--chunk", "10000", "--depth", "1000"});
     EXPECT_EQ(sent.exit.code, 1);
     EXPECT_EQ(ServerExit().code, 1);
     EXPECT_NE(sent.output.find("the receiver gave up: "), std::string::npos) << sent.output;
@@ -213,8 +268,9 @@ TEST_P(FullDiskTest, FileCopyToAFullDiskFailsOnBothSidesAndLeavesNothing) {
   CopyInVain(1'000'000, full, "room for 1000000 bytes");
 }
 
-// /dev/full has no room to set aside, so that the receiver gives up when chunks are under way: in the one-sided modes
-// the sender is told that there are slots for all of them and does not wait for a word.
+// /dev/full has no room to set aside, so that the receiver gives up when chunks are under way: in
+// the one-sided modes the sender is told that there are slots for all of them and does not wait for
+// a word.
 TEST_P(FullDiskTest, FileCopyToADiskThatFillsUpFailsOnBothSidesAndLeavesNothing) {
   ASSERT_EQ(::symlink("/dev/full", InFolder("copy.part").c_str()), 0);
   CopyInVain(10'000'000, {}, "write: No space left on device");
