@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "tests/integration/testbed.h"
 #include "tests/support/file.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 #include "tests/support/temp_dir.h"
@@ -74,13 +75,25 @@ class PrometheusTest : public LoopbackTest {
     // Before the daemon runs: fetching a program may take minutes.
     prometheus_ = FindTool("prometheus");
     promtool_ = FindTool("promtool");
-    metrics_port_ = FreePort();
-    ASSERT_OK(StartDaemon(
-        0, {.metrics = absl::StrCat("127.0.0.1:", metrics_port_), .log_level = "info"}));
+    ASSERT_OK(StartDaemon(0, {.metrics = "127.0.0.1:0", .log_level = "info"}));
+    ASSERT_NO_FATAL_FAILURE(FindMetricsPort());
     ASSERT_OK_AND_ASSIGN(Client client, AttachTo(Daemon(0), "scraped app"));
     client_ = std::make_unique<Client>(client);
     ASSERT_OK_AND_ASSIGN(Connection connection, ConnectApps(client, client, Ipv4(0)));
     connection_ = std::make_unique<Connection>(std::move(connection));
+  }
+
+  // The daemon chose the port itself and says which.
+  void FindMetricsPort() {
+    ASSERT_OK_AND_ASSIGN(const RawClient observer,
+                         RawClient::Attach(Daemon(0).run_dir(), "observer"));
+    v1::GetStatusReply status;
+    ASSERT_OK(observer.Call(observer.admin(), &v1::AdminService::Stub::GetStatus,
+                            v1::GetStatusRequest(), &status));
+    const std::string address = status.metrics_address();
+    const size_t colon = address.rfind(':');
+    ASSERT_EQ(address.substr(0, colon), "127.0.0.1");
+    metrics_port_ = std::stoi(address.substr(colon + 1));
   }
 
   void Exchange(int messages) {
@@ -111,6 +124,7 @@ class PrometheusTest : public LoopbackTest {
 TEST_F(PrometheusTest, ARealPrometheusScrapesWhatHappens) {
   if (!prometheus_.ok()) GTEST_SKIP() << prometheus_.status().message();
   Exchange(100);
+  ASSERT_OK_AND_ASSIGN(const Client idle, AttachTo(Daemon(0), "idle app"));
   const TempDir folder;
   ASSERT_TRUE(WriteFile(folder.path() + "/prometheus.yml",
                         absl::StrCat("global:\n  scrape_interval: 250ms\n  scrape_timeout: 200ms\n"
@@ -134,11 +148,19 @@ TEST_F(PrometheusTest, ARealPrometheusScrapesWhatHappens) {
     return Query("rdmad_engine_work_requests_total") >= 200;
   })) << Query("rdmad_engine_work_requests_total");
   EXPECT_GE(Query("rdmad_engine_completions_total"), 200);
-  EXPECT_EQ(Query("rdmad_sessions"), 1);
+  EXPECT_EQ(Query("rdmad_sessions"), 2);
+  EXPECT_EQ(Query("sum(rdmad_session_objects{client=\"idle app\"})"), 0);
+  EXPECT_GE(Query("sum(rdmad_session_objects{client=\"scraped app\"})"),
+            4);  // QPs, CM ids and more
+  EXPECT_EQ(Query("rdmad_device_port_active{device=\"soft0\"}"), 1);
   EXPECT_EQ(Query("sum(rdmad_device_queue_pairs)"), 2);
   EXPECT_GT(Query("process_resident_memory_bytes"), 1 << 20);
   EXPECT_GE(Query("sum(rdmad_soft_local_messages_total)"), 100);
   EXPECT_LT(Query("sum(rdmad_soft_local_messages_total)"), 1000);
+
+  // A rate needs two scrapes.
+  EXPECT_TRUE(Eventually(absl::Seconds(5),
+                         [&] { return Query("rate(process_cpu_seconds_total[1m])") >= 0; }));
 
   // It follows what goes on.
   const double before = Query("rdmad_engine_work_requests_total");
