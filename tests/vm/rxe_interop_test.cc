@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -322,25 +323,37 @@ constexpr char kLoss[] = "2%";
 class RxeLoss : public RxeInterop {
  protected:
   void LosePackets() {
-    Netem("vA");
+    Tc({"add", "dev", "vA", "root", "netem", "loss", kLoss});
     const InPeer peer;
-    Netem("vB");
+    Tc({"add", "dev", "vB", "root", "netem", "loss", kLoss});
   }
   void TearDown() override {
-    static_cast<void>(RunProgram({"tc", "qdisc", "del", "dev", "vA", "root"}));
-    {
-      const InPeer peer;
-      static_cast<void>(RunProgram({"tc", "qdisc", "del", "dev", "vB", "root"}));
+    if (Bed::Get().stands()) {
+      int lost = StopLosing("vA");
+      {
+        const InPeer peer;
+        lost += StopLosing("vB");
+      }
+      EXPECT_GT(lost, 0);
     }
     RxeInterop::TearDown();
   }
 
  private:
-  static void Netem(const std::string& interface) {
-    const absl::StatusOr<ProgramResult> tc =
-        RunProgram({"tc", "qdisc", "add", "dev", interface, "root", "netem", "loss", kLoss});
-    ASSERT_OK(tc);
-    ASSERT_TRUE(tc->ok()) << tc->output;
+  // Returns how many packets were lost.
+  static int StopLosing(const std::string& interface) {
+    const std::string statistics = Tc({"show", "dev", interface});
+    Tc({"del", "dev", interface, "root"});
+    const size_t at = statistics.find("dropped ");
+    return at == std::string::npos ? 0 : std::atoi(statistics.c_str() + at + 8);
+  }
+  static std::string Tc(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"tc", "-s", "qdisc"});
+    const absl::StatusOr<ProgramResult> tc = RunProgram(arguments);
+    EXPECT_OK(tc);
+    if (!tc.ok()) return "";
+    EXPECT_TRUE(tc->ok()) << tc->output;
+    return tc->output;
   }
 };
 

@@ -10,7 +10,7 @@ def vm_test(
         systemd = False,
         rdma = True,
         mem_mib = 2048,
-        guest_timeout_s = 180,
+        guest_timeout_s = 300,
         tags = [],
         **kwargs):
     """Boots a guest, sets its network and RDMA devices up, and runs GoogleTest programs or a script there.
