@@ -24,7 +24,8 @@ IpAddress LoopbackOf(const IpAddress& wildcard) {
 
 }  // namespace
 
-MultiCmEndpoint::MultiCmEndpoint(MultiConnectionManager* manager, PortSpace space, CmEventSink* sink)
+MultiCmEndpoint::MultiCmEndpoint(MultiConnectionManager* manager, PortSpace space,
+                                 CmEventSink* sink)
     : manager_(manager), space_(space), sink_(sink) {}
 
 MultiCmEndpoint::~MultiCmEndpoint() = default;
@@ -58,7 +59,8 @@ absl::StatusOr<ConnectionManager*> MultiCmEndpoint::ManagerOf(const char* call,
 // ---- addresses ----
 
 absl::Status MultiCmEndpoint::BindAddr(const SocketAddress& local) {
-  if (!parts_.empty()) return parts_.front()->endpoint->BindAddr(local);  // it says that it is bound
+  if (!parts_.empty())
+    return parts_.front()->endpoint->BindAddr(local);  // it says that it is bound
   if (local.ip.is_any()) {
     RD_ASSIGN_OR_RETURN(parts_, BindAll(local));
     return absl::OkStatus();
@@ -73,7 +75,8 @@ absl::Status MultiCmEndpoint::BindAddr(const SocketAddress& local) {
 absl::StatusOr<MultiCmEndpoint::Parts> MultiCmEndpoint::BindAll(const SocketAddress& wildcard) {
   Parts clashes;  // kept until the end, so that each attempt gets another port
   absl::StatusOr<Parts> bound = TryBindAll(wildcard, &clashes);
-  for (int i = 1; i < kPortAttempts && wildcard.port == 0 && absl::IsAlreadyExists(bound.status()); ++i) {
+  for (int i = 1; i < kPortAttempts && wildcard.port == 0 && absl::IsAlreadyExists(bound.status());
+       ++i) {
     bound = TryBindAll(wildcard, &clashes);
   }
   return bound;
@@ -208,7 +211,8 @@ absl::Status MultiCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t
     for (const auto& part : parts_) first_refusal.Update(part->endpoint->SetOption(option, value));
     if (!first_refusal.ok() || parts_.size() == 1) return first_refusal;
   } else {
-    // Asked of endpoints that nobody will use, so that a wrong option is refused here and not later.
+    // Asked of endpoints that nobody will use, so that a wrong option is refused here and not
+    // later.
     for (ConnectionManager* manager : manager_->managers()) {
       RD_RETURN_IF_ERROR(manager->CreateEndpoint(space_, nullptr)->SetOption(option, value));
     }

@@ -1,4 +1,5 @@
-// The endpoint of a MultiConnectionManager: none, several or one endpoint of its managers behind one face.
+// The endpoint of a MultiConnectionManager: none, several or one endpoint of its managers behind
+// one face.
 //
 //   no part        nothing is known of the local address; options are remembered
 //   several parts  bound to a wildcard, or listening on it: all on the same port
@@ -63,15 +64,15 @@ class MultiCmEndpoint : public CmEndpoint {
     std::vector<uint8_t> value;
   };
 
-  // The decided part. FailedPrecondition: there is none yet. Of several parts it is the first, which refuses what needs
-  // a decision, by its own state.
+  // The decided part. FailedPrecondition: there is none yet. Of several parts it is the first,
+  // which refuses what needs a decision, by its own state.
   absl::StatusOr<CmEndpoint*> Decided(const char* call) const;
   // A part with all options set; not one of parts_ yet.
   absl::StatusOr<std::unique_ptr<Part>> MakePart(ConnectionManager* manager);
   // Parts in all managers that can be bound to the wildcard.
   absl::StatusOr<Parts> BindAll(const SocketAddress& wildcard);
-  // The same for one port, or where `wildcard.port` is 0 for what the first manager picks. `*clash` gets the parts of an
-  // attempt that failed because some manager had the port taken.
+  // The same for one port, or where `wildcard.port` is 0 for what the first manager picks. `*clash`
+  // gets the parts of an attempt that failed because some manager had the port taken.
   absl::StatusOr<Parts> TryBindAll(const SocketAddress& wildcard, Parts* clash);
   // The part of that manager among several; bound now if it could not be bound with the others.
   absl::StatusOr<Part*> PartOf(ConnectionManager* manager);

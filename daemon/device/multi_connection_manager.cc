@@ -47,9 +47,9 @@ TimeNs MultiConnectionManager::NextDeadline() const noexcept {
 }
 
 ConnectionManager* MultiConnectionManager::ManagerOf(const IpAddress& local) const {
-  const auto found = std::find_if(
-      managers_.begin(), managers_.end(),
-      [&local](const ConnectionManager* manager) { return manager->Serves(local); });
+  const auto found =
+      std::find_if(managers_.begin(), managers_.end(),
+                   [&local](const ConnectionManager* manager) { return manager->Serves(local); });
   return found == managers_.end() ? nullptr : *found;
 }
 

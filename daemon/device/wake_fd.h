@@ -1,5 +1,5 @@
-// A descriptor to wait on for who also has work that the kernel knows nothing of: readable while another descriptor is, and
-// after Kick() until Clear().
+// A descriptor to wait on for who also has work that the kernel knows nothing of: readable while
+// another descriptor is, and after Kick() until Clear().
 //
 // Thread: control. Owner: a connection manager.
 #pragma once
@@ -23,7 +23,8 @@ class WakeFd {
   void Clear() noexcept;
 
  private:
-  WakeFd(UniqueFd epoll, UniqueFd event) noexcept : epoll_(std::move(epoll)), event_(std::move(event)) {}
+  WakeFd(UniqueFd epoll, UniqueFd event) noexcept
+      : epoll_(std::move(epoll)), event_(std::move(event)) {}
 
   UniqueFd epoll_;
   UniqueFd event_;

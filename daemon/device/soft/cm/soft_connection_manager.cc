@@ -12,13 +12,13 @@ namespace rdmad::soft {
 absl::StatusOr<std::unique_ptr<SoftConnectionManager>> SoftConnectionManager::Create(
     MadIo* io, const DeviceDirectory* directory, CmOptions options) {
   RD_CHECK(options.clock != nullptr, "the connection manager needs a clock");
-  RD_ASSIGN_OR_RETURN(WakeFd wake, WakeFd::Create(io->poll_fd()));
+  RD_ASSIGN_OR_RETURN(device::WakeFd wake, device::WakeFd::Create(io->poll_fd()));
   return std::unique_ptr<SoftConnectionManager>(
       new SoftConnectionManager(io, directory, std::move(options), std::move(wake)));
 }
 
 SoftConnectionManager::SoftConnectionManager(MadIo* io, const DeviceDirectory* directory,
-                                             CmOptions options, WakeFd wake)
+                                             CmOptions options, device::WakeFd wake)
     : io_(io),
       directory_(directory),
       options_(std::move(options)),

@@ -35,8 +35,8 @@
 #include "daemon/device/soft/cm/cm_options.h"
 #include "daemon/device/soft/cm/device_directory.h"
 #include "daemon/device/soft/cm/port_table.h"
-#include "daemon/device/soft/cm/wake_fd.h"
 #include "daemon/device/soft/mad_io.h"
+#include "daemon/device/wake_fd.h"
 
 namespace rdmad::soft {
 
@@ -82,7 +82,7 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   };
 
   SoftConnectionManager(MadIo* io, const DeviceDirectory* directory, CmOptions options,
-                        WakeFd wake);
+                        device::WakeFd wake);
 
   // ---- for the endpoints ----
   EndpointId Register(SoftCmEndpoint* endpoint);
@@ -133,7 +133,7 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   MadIo* const io_;
   const DeviceDirectory* const directory_;
   const CmOptions options_;
-  WakeFd wake_;
+  device::WakeFd wake_;
   std::mt19937_64 random_;
   const uint64_t transaction_base_;  // upper half of our transaction ids
   TimeNs now_ = 0;
