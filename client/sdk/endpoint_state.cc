@@ -97,7 +97,8 @@ absl::Status EndpointState::Accept(const CmEvent& request, const ConnParam& para
   SDK_RETURN_IF_ERROR(id_->Accept(param));
   accepted_ = true;
   peer_private_data_ = request.param().private_data;
-  // Not when it is established: the peer may send more than there are receives before that is looked at.
+  // Not when it is established: the peer may send more than there are receives before that is looked at. (It may do so
+  // even now, at once, since the REP is under way; then its first wait is rdma_cm's.)
   SetRnrTimer();
   return absl::OkStatus();
 }

@@ -29,8 +29,8 @@ struct SessionLimits {
   uint32_t max_pools = 1024;
   uint64_t max_pool_bytes = uint64_t{16} << 30;
   uint32_t max_cm_ids = 16384;
-  // Event and completion channels together. Each is a pipe: a descriptor here, one at the client, and 1 KiB of kernel
-  // memory while it is empty. An Endpoint of the SDK has one.
+  // Event and completion channels together. Each is a pipe: a descriptor here, one at the client,
+  // and 1 KiB of kernel memory while it is empty. An Endpoint of the SDK has one.
   uint32_t max_channels = 4096;
   uint64_t max_arena_bytes = uint64_t{1} << 30;  // kept by memory::ArenaSet
 

@@ -144,9 +144,7 @@ void Session::Deactivate(Objects objects, std::function<void()> then) {
   Command(&engine::EngineProxy::Deactivate, objects, std::move(then));
 }
 
-void Session::Command(
-    void (engine::EngineProxy::*command)(device::EngineObject&, engine::EngineProxy::Done),
-    Objects objects, std::function<void()> then) {
+void Session::Command(EngineCommand command, Objects objects, std::function<void()> then) {
   // Commands are answered in order, so the last answer speaks for all.
   size_t left = objects.size();
   for (device::EngineObject* object : objects) {

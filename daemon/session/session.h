@@ -185,8 +185,9 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void Activate(Objects objects, std::function<void()> then);
   void Deactivate(Objects objects, std::function<void()> then);
   // One of the two, for each object; `then` runs when the engine has answered for all.
-  void Command(void (engine::EngineProxy::*command)(device::EngineObject&, engine::EngineProxy::Done),
-               Objects objects, std::function<void()> then);
+  using EngineCommand = void (engine::EngineProxy::*)(device::EngineObject&,
+                                                      engine::EngineProxy::Done);
+  void Command(EngineCommand command, Objects objects, std::function<void()> then);
   void OnAnswer(const std::function<void()>& then);
   void FinishIfQuiet();
   absl::Status CheckOpen() const;

@@ -140,7 +140,8 @@ TEST_F(RdmactlTest, WrongUsageEndsWithTwoAndNamesTheWord) {
 
 TEST_F(RdmactlTest, HelpListsChoicesAndAWrongOneIsToldThem) {
   const ProgramResult help = Run({"bench", "--help"});
-  EXPECT_NE(help.output.find("--mode MODE:{send,write,read}=send"), std::string::npos) << help.output;
+  EXPECT_NE(help.output.find("--mode MODE:{send,write,read}=send"), std::string::npos)
+      << help.output;
   EXPECT_EQ(help.output.find("->"), std::string::npos) << help.output;
   const ProgramResult wrong = Run({"bench", "--mode", "teleport"});
   EXPECT_EQ(wrong.exit.code, 2);

@@ -1,5 +1,5 @@
-// The Boost.Asio style of the SDK: many connections in one loop, every completion token, executors, and the ends of
-// waits, connections and daemons.
+// The Boost.Asio style of the SDK: many connections in one loop, every completion token, executors,
+// and the ends of waits, connections and daemons.
 #include <gtest/gtest.h>
 
 #include <boost/asio/bind_executor.hpp>
@@ -68,7 +68,8 @@ class SdkAsioTest : public LoopbackTest {
   }
   template <typename Result>
   bool RunUntilReady(const std::future<Result>& future) {
-    return RunUntil([&] { return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+    return RunUntil(
+        [&] { return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
   }
 
   // Two ends, by plain callbacks.
@@ -168,7 +169,8 @@ TEST_F(SdkAsioTest, ConnectionsThatEndTogetherDoNotHoldUpTheLoop) {
 }
 
 TEST_F(SdkAsioTest, FuturesWorkAsWell) {
-  std::future<absl::StatusOr<AsioEndpoint>> accepted = listener_->async_accept(boost::asio::use_future);
+  std::future<absl::StatusOr<AsioEndpoint>> accepted =
+      listener_->async_accept(boost::asio::use_future);
   std::future<absl::StatusOr<AsioEndpoint>> connected =
       async_connect(loop_.get_executor(), *client_, address_, Small(), boost::asio::use_future);
   ASSERT_TRUE(RunUntilReady(accepted) && RunUntilReady(connected));
@@ -209,7 +211,8 @@ TEST_F(SdkAsioTest, SendsBeyondTheQueueWaitForRoom) {
   constexpr int kCount = 50;  // the queues hold 4
   int sent = 0;
   for (int i = 0; i < kCount; ++i) {
-    ASSERT_OK_AND_ASSIGN(Buffer buffer, pool_->AllocateCopy(std::string(1000, static_cast<char>('0' + i))));
+    ASSERT_OK_AND_ASSIGN(Buffer buffer,
+                         pool_->AllocateCopy(std::string(1000, static_cast<char>('0' + i))));
     pair.active->async_send(std::move(buffer), [&](absl::Status status) {
       EXPECT_OK(status);
       ++sent;
@@ -230,14 +233,16 @@ TEST_F(SdkAsioTest, OneSidedOperationsComplete) {
   Pair pair;
   ConnectPair(&pair);
   ASSERT_OK_AND_ASSIGN(const Buffer target, pool_->Allocate(4096));
-  ASSERT_OK_AND_ASSIGN(const MemoryRegion region, pair.passive->endpoint().Share(
-                                                      target, kAccessRemoteRead | kAccessRemoteWrite));
+  ASSERT_OK_AND_ASSIGN(
+      const MemoryRegion region,
+      pair.passive->endpoint().Share(target, kAccessRemoteRead | kAccessRemoteWrite));
   const RemoteBuffer remote = Endpoint::Describe(region);
   std::vector<Buffer> pieces;
   int written = 0;
   // More than the queue holds.
   for (uint64_t i = 0; i < 16; ++i) {
-    ASSERT_OK_AND_ASSIGN(Buffer piece, pool_->AllocateCopy(std::string(256, static_cast<char>('a' + i))));
+    ASSERT_OK_AND_ASSIGN(Buffer piece,
+                         pool_->AllocateCopy(std::string(256, static_cast<char>('a' + i))));
     pieces.push_back(std::move(piece));
   }
   for (uint64_t i = 0; i < pieces.size(); ++i) {
@@ -281,12 +286,12 @@ TEST_F(SdkAsioTest, HandlersRunOnTheirOwnExecutorAndNeverBeforeTheCallReturns) {
   EXPECT_EQ(pair.active->get_executor(), boost::asio::any_io_executor(loop_.get_executor()));
   bool sent = false;
   ASSERT_OK_AND_ASSIGN(Buffer buffer, pool_->AllocateCopy("x"));
-  pair.active->async_send(std::move(buffer),
-                          boost::asio::bind_executor(other.get_executor(), [&](absl::Status status) {
-                            EXPECT_OK(status);
-                            EXPECT_TRUE(other.get_executor().running_in_this_thread());
-                            sent = true;
-                          }));
+  pair.active->async_send(
+      std::move(buffer), boost::asio::bind_executor(other.get_executor(), [&](absl::Status status) {
+        EXPECT_OK(status);
+        EXPECT_TRUE(other.get_executor().running_in_this_thread());
+        sent = true;
+      }));
   EXPECT_FALSE(sent);
   // The message travels by the endpoint's loop; the handler waits for its own.
   bool received = false;
@@ -327,7 +332,8 @@ TEST_F(SdkAsioTest, ConnectingToNobodyFailsWithTheReason) {
 }
 
 TEST_F(SdkAsioTest, ConnectingGivesUpInTime) {
-  // Accepted by nobody, so that the request goes unanswered: the listener's loop does not run for it.
+  // Accepted by nobody, so that the request goes unanswered: the listener's loop does not run for
+  // it.
   EndpointOptions options = Small();
   options.connect_timeout = absl::Milliseconds(200);
   std::optional<absl::Status> status;
@@ -352,7 +358,8 @@ TEST_F(SdkAsioTest, ClosingCancelsHereAndEndsTheStreamThere) {
 
 TEST_F(SdkAsioTest, ClosingTheListenerCancelsAccepts) {
   std::optional<absl::Status> accept;
-  listener_->async_accept([&](absl::StatusOr<AsioEndpoint> endpoint) { accept = endpoint.status(); });
+  listener_->async_accept(
+      [&](absl::StatusOr<AsioEndpoint> endpoint) { accept = endpoint.status(); });
   listener_->Close();
   ASSERT_TRUE(RunUntil([&] { return accept.has_value(); }));
   EXPECT_TRUE(absl::IsCancelled(*accept)) << *accept;
@@ -374,7 +381,8 @@ TEST_F(SdkAsioTest, DeathOfTheDaemonEndsEveryWait) {
   ConnectPair(&pair);
   std::vector<absl::Status> ended;
   for (AsioEndpoint* endpoint : {&*pair.active, &*pair.passive}) {
-    endpoint->async_receive([&](absl::StatusOr<Buffer> buffer) { ended.push_back(buffer.status()); });
+    endpoint->async_receive(
+        [&](absl::StatusOr<Buffer> buffer) { ended.push_back(buffer.status()); });
   }
   Daemon(0).Kill();
   ASSERT_TRUE(RunUntil([&] { return ended.size() == 2; }));
@@ -398,10 +406,11 @@ TEST_F(SdkAsioTest, AcceptOutlivesTheDaemon) {
   // The listener has heard of it and listens again, before anybody may connect.
   loop_.run_one();
   std::optional<AsioEndpoint> active;
-  async_connect(loop_.get_executor(), *client_, address_, Small(), [&](absl::StatusOr<AsioEndpoint> endpoint) {
-    ASSERT_OK(endpoint);
-    active.emplace(std::move(endpoint).value());
-  });
+  async_connect(loop_.get_executor(), *client_, address_, Small(),
+                [&](absl::StatusOr<AsioEndpoint> endpoint) {
+                  ASSERT_OK(endpoint);
+                  active.emplace(std::move(endpoint).value());
+                });
   EXPECT_TRUE(RunUntil([&] { return active.has_value() && passive.has_value(); }));
 }
 

@@ -214,45 +214,57 @@ TEST_F(SdkEndpointTest, TryCallsAndArmDriveAPollLoop) {
   EXPECT_EQ(::poll(&poll_fd, 1, 0), 0);  // what woke us is gone
 }
 
-// A send's buffer goes back to the pool when the peer has it, whether or not anybody looks at the endpoint.
+// A send's buffer goes back to the pool when the peer has it, whether or not anybody looks at the
+// endpoint.
 TEST_F(SdkEndpointTest, FinishedSendsGiveTheirMemoryBackWhenItIsNeeded) {
   Connection connection = Connect();
   ASSERT_OK_AND_ASSIGN(Pool small, Pool::Create(*client_, 4 * 4096));
   for (int i = 0; i < 100; ++i) {
     SCOPED_TRACE(i);
-    ASSERT_OK_AND_ASSIGN(Buffer buffer, small.Allocate(4096));
-    ASSERT_OK(connection.active.Send(std::move(buffer)));
-    // The peer has it; that its sender knows is a matter of a moment.
+    absl::StatusOr<Buffer> buffer;
+    // The peer has what was sent before; that the sender knows is a matter of a moment.
+    ASSERT_TRUE(Eventually(absl::Seconds(5), [&] {
+      buffer = small.Allocate(4096);
+      return buffer.ok();
+    })) << buffer.status();
+    ASSERT_OK(connection.active.Send(std::move(buffer).value()));
     ASSERT_OK(connection.passive.Receive());
-    if (small.free_bytes() == 0) absl::SleepFor(absl::Milliseconds(5));
   }
   // What is under way is not given back: without room here, the error still names the pool.
   EXPECT_TRUE(absl::IsResourceExhausted(small.Allocate(5 * 4096).status()));
 }
 
-// The peer's first messages may be more than the receives, before the application looks after its new endpoint. By the
-// timer that librdmacm leaves alone, the peer would then wait for 655 ms.
+// The peer's first messages may be more than the receives, before the application looks after an
+// endpoint that it has accepted. By the timer that rdma_cm leaves alone, the peer would then wait
+// for 655 ms.
 TEST_F(SdkEndpointTest, AFloodRightAfterTheConnectWaitsForReceivesButBriefly) {
   ASSERT_OK(StartDaemon(1, {.log_level = "info"}));
   ASSERT_OK_AND_ASSIGN(const Client peer, AttachTo(Daemon(1), "peer"));
   EndpointOptions passive;
   passive.recv_depth = 2;
-  ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(*client_, WithPort(Ipv4(0), 0), passive));
+  ASSERT_OK_AND_ASSIGN(Listener listener,
+                       Listener::Listen(*client_, WithPort(Ipv4(0), 0), passive));
+  std::promise<void> accepted;
   std::thread flood([&] {
     absl::StatusOr<Endpoint> active = Endpoint::Connect(peer, listener.local_addr());
     ASSERT_OK(active);
+    accepted.get_future().wait();
     for (int i = 0; i < 20; ++i) ASSERT_OK(active->SendCopy("early"));
     ASSERT_OK(active->Flush(Slow(absl::Seconds(20))));
   });
   pollfd request{listener.fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&request, 1, 10'000 * kSlowness), 1);
-  absl::StatusOr<std::optional<Endpoint>> endpoint = listener.TryAccept();  // most often, only the request so far
+  // Most often, only the request is there so far.
+  absl::StatusOr<std::optional<Endpoint>> endpoint = listener.TryAccept();
+  accepted.set_value();
   // The application is busy meanwhile.
   absl::SleepFor(absl::Milliseconds(100));
   const absl::Time start = absl::Now();
   if (endpoint.ok() && !endpoint->has_value()) endpoint = listener.Accept(Slow(absl::Seconds(10)));
   EXPECT_OK(endpoint);
-  for (int i = 0; i < 20 && endpoint.ok(); ++i) EXPECT_OK((*endpoint)->Receive(Slow(absl::Seconds(5))));
+  for (int i = 0; i < 20 && endpoint.ok(); ++i) {
+    EXPECT_OK((*endpoint)->Receive(Slow(absl::Seconds(5))));
+  }
   EXPECT_LT(absl::Now() - start, Slow(absl::Milliseconds(300)));
   flood.join();
 }
@@ -366,7 +378,8 @@ TEST_F(SdkEndpointTest, AnApplicationHasMoreThanAThousandConnections) {
   }
   // All hear of the end.
   active.clear();
-  for (Endpoint& endpoint : passive) ASSERT_TRUE(IsClosed(endpoint.Receive(Slow(absl::Seconds(5))).status()));
+  for (Endpoint& endpoint : passive)
+    ASSERT_TRUE(IsClosed(endpoint.Receive(Slow(absl::Seconds(5))).status()));
 }
 
 TEST_F(SdkEndpointTest, LocalhostByName) {
