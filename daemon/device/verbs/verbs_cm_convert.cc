@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 #include <vector>
 
@@ -78,7 +79,8 @@ absl::Status CmStatus(int error, Einval einval, const std::string& what) {
 rdma_conn_param ToRdma(const device::ConnParam& param) {
   rdma_conn_param to{};
   to.private_data = param.private_data.data();
-  to.private_data_len = static_cast<uint8_t>(std::min<size_t>(param.private_data.size(), UINT8_MAX));
+  to.private_data_len =
+      static_cast<uint8_t>(std::min<size_t>(param.private_data.size(), UINT8_MAX));
   to.responder_resources = param.responder_resources;
   to.initiator_depth = param.initiator_depth;
   to.flow_control = param.flow_control;
@@ -110,8 +112,15 @@ device::ConnParam FromRdma(const rdma_ud_param& param) {
   return to;
 }
 
+uint32_t EventType(const rdma_cm_event& event) noexcept {
+  static_assert(sizeof(event.event) == sizeof(uint32_t));
+  uint32_t type;
+  std::memcpy(&type, &event.event, sizeof(type));
+  return type;
+}
+
 std::optional<device::CmEvent> FromRdma(const rdma_cm_event& event, bool datagram) {
-  if (event.event > RDMA_CM_EVENT_TIMEWAIT_EXIT) return std::nullopt;
+  if (EventType(event) > RDMA_CM_EVENT_TIMEWAIT_EXIT) return std::nullopt;
   device::CmEvent to;
   to.type = static_cast<device::CmEventType>(event.event);
   to.status = event.status;

@@ -20,7 +20,8 @@ namespace rdmad::verbs {
 // What the kernel means by EINVAL depends on what was asked of it.
 enum class Einval : uint8_t { kArgument, kState };
 
-// The status of a failed call, with codes as connection_manager.h has them. `what` names the call and its addresses.
+// The status of a failed call, with codes as connection_manager.h has them. `what` names the call
+// and its addresses.
 [[nodiscard]] absl::Status CmStatus(int error, Einval einval, const std::string& what);
 
 // `param` outlives the result, which points to its private data (at most 255 bytes).
@@ -28,12 +29,16 @@ enum class Einval : uint8_t { kArgument, kState };
 [[nodiscard]] device::ConnParam FromRdma(const rdma_conn_param& param);
 [[nodiscard]] device::ConnParam FromRdma(const rdma_ud_param& param);
 
-// Everything but `new_endpoint` and `path_mtu`; nothing of it refers to `event`. nullopt: an event of a later kernel.
-// `datagram`: the id is of port space UDP, whose messages carry other parameters.
+// A later kernel may report what is no value of the enum, which must not be read as one.
+[[nodiscard]] uint32_t EventType(const rdma_cm_event& event) noexcept;
+
+// Everything but `new_endpoint` and `path_mtu`; nothing of it refers to `event`. nullopt: an event
+// of a later kernel. `datagram`: the id is of port space UDP, whose messages carry other
+// parameters.
 [[nodiscard]] std::optional<device::CmEvent> FromRdma(const rdma_cm_event& event, bool datagram);
 
-// What rdma_init_qp_attr() computed. It names the port in the address vector only, and a GID has no scope: that of a
-// link-local peer is added.
+// What rdma_init_qp_attr() computed. It names the port in the address vector only, and a GID has no
+// scope: that of a link-local peer is added.
 [[nodiscard]] device::QpAttr FromRdma(const ibv_qp_attr& attr, int mask, uint32_t peer_scope_id);
 
 // Unset unless it is IPv4 or IPv6. `address` points into a sockaddr_storage.

@@ -13,7 +13,8 @@ namespace {
 
 using device::CmEventType;
 
-// Private data that the messages have room for; the IP CM annex takes 36 bytes of those that begin a connection.
+// Private data that the messages have room for; the IP CM annex takes 36 bytes of those that begin
+// a connection.
 constexpr size_t kIpCmBytes = 36;
 constexpr size_t kReqBytes = 92 - kIpCmBytes;
 constexpr size_t kRepBytes = 196;
@@ -23,7 +24,8 @@ constexpr size_t kSidrRepBytes = 136;
 
 constexpr uint8_t kMaxAckTimeout = 31;
 
-// What is wrong in the network, not in the call: rdma_resolve_addr may say it at once, others hear it as an event.
+// What is wrong in the network, not in the call: rdma_resolve_addr may say it at once, others hear
+// it as an event.
 bool IsNetworkError(int error) noexcept {
   switch (error) {
     case ENETUNREACH:
@@ -57,8 +59,8 @@ absl::Status CheckOption(uint32_t option, std::span<const uint8_t> value) {
       return absl::UnimplementedError(absl::StrCat("set_option: option=", option));
   }
   if (value.size() != bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("set_option: option=", option, " value_bytes=",
-                                                   value.size(), " must_be=", bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "set_option: option=", option, " value_bytes=", value.size(), " must_be=", bytes));
   }
   if (option == RDMA_OPTION_ID_ACK_TIMEOUT && value[0] > kMaxAckTimeout) {
     return absl::InvalidArgumentError(
@@ -82,13 +84,15 @@ VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSp
                                  device::CmEventSink* sink)
     : manager_(manager), space_(space), sink_(sink) {
   manager_->Register(this);
-  if (rdma_create_id(manager_->channel_.get(), &id_, this, static_cast<rdma_port_space>(space)) != 0) {
+  if (rdma_create_id(manager_->channel_.get(), &id_, this, static_cast<rdma_port_space>(space)) !=
+      0) {
     unusable_ = CmStatus(errno, Einval::kArgument, "create_id");
     id_ = nullptr;
   }
 }
 
-VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id, uint32_t remote_qpn)
+VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id,
+                                 uint32_t remote_qpn)
     : manager_(manager),
       space_(static_cast<device::PortSpace>(id->ps)),
       id_(id),
@@ -96,6 +100,7 @@ VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id
       remote_qpn_(remote_qpn) {
   manager_->Register(this);
   id_->context = this;  // it came with the listener's
+  manager_->Anchor(*id_);
 }
 
 VerbsCmEndpoint::~VerbsCmEndpoint() {
@@ -192,6 +197,7 @@ absl::Status VerbsCmEndpoint::Bind(const SocketAddress& local) {
     const int error = errno;
     return CmStatus(error, Einval::kArgument, absl::StrCat("bind_addr: local=", local.ToString()));
   }
+  manager_->Anchor(*id_);
   state_ = State::kBound;
   return absl::OkStatus();
 }
@@ -211,9 +217,9 @@ absl::Status VerbsCmEndpoint::ResolveAddr(const SocketAddress& local, const Sock
   }
   const int error = errno;
   if (!IsNetworkError(error)) {
-    return CmStatus(error, Einval::kArgument,
-                    absl::StrCat("resolve_addr: local=", this->local().ToString(),
-                                 " peer=", peer.ToString()));
+    return CmStatus(
+        error, Einval::kArgument,
+        absl::StrCat("resolve_addr: local=", this->local().ToString(), " peer=", peer.ToString()));
   }
   state_ = State::kAddrQuery;
   device::CmEvent event;
@@ -273,8 +279,8 @@ absl::Status VerbsCmEndpoint::Accept(const device::ConnParam& param) {
 absl::Status VerbsCmEndpoint::Reject(std::span<const uint8_t> private_data) {
   RD_RETURN_IF_ERROR(unusable_);
   if (state_ != State::kReqRcvd && state_ != State::kRepRcvd) return WrongState("reject");
-  RD_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(),
-                                      is_datagram() ? kSidrRepBytes : kRejBytes));
+  RD_RETURN_IF_ERROR(
+      CheckPrivateData("reject", private_data.size(), is_datagram() ? kSidrRepBytes : kRejBytes));
   if (rdma_reject(id_, private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
     return Failed("reject", Einval::kState);
   }
@@ -286,9 +292,9 @@ absl::Status VerbsCmEndpoint::Disconnect() {
   RD_RETURN_IF_ERROR(unusable_);
   switch (state_) {
     case State::kRepSent:
-      // The kernel sends no DREQ before the RTU; having seen data is as good as one.
-      (void)rdma_notify(id_, IBV_EVENT_COMM_EST);
-      break;
+      // The kernel sends no DREQ before the RTU, so that is waited for; see OnReported().
+      state_ = State::kDreqSent;
+      return absl::OkStatus();
     case State::kEstablished:
       if (is_datagram()) return WrongState("disconnect");
       break;
@@ -331,7 +337,8 @@ absl::Status VerbsCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t
   RD_RETURN_IF_ERROR(CheckOption(option, value));
   std::array<uint8_t, sizeof(int)> copy{};  // librdmacm's argument is not const
   std::copy(value.begin(), value.end(), copy.begin());
-  if (rdma_set_option(id_, RDMA_OPTION_ID, static_cast<int>(option), copy.data(), value.size()) != 0) {
+  if (rdma_set_option(id_, RDMA_OPTION_ID, static_cast<int>(option), copy.data(), value.size()) !=
+      0) {
     return Failed("set_option", Einval::kState);
   }
   return absl::OkStatus();
@@ -346,7 +353,7 @@ absl::StatusOr<device::QpAttr> VerbsCmEndpoint::InitQpAttr(device::QpState state
 
 absl::StatusOr<device::QpAttr> VerbsCmEndpoint::DatagramQpAttr(device::QpState state) const {
   if (state == device::QpState::kInit) return KernelQpAttr(state);
-  if (device_name().empty()) return WrongState("init_qp_attr");
+  if (context() == nullptr) return WrongState("init_qp_attr");
   device::QpAttr attr;
   attr.mask = device::kQpAttrState;
   attr.state = state;
@@ -374,14 +381,10 @@ device::Mtu VerbsCmEndpoint::path_mtu() const {
 
 // ---- what it is bound to ----
 
-std::string_view VerbsCmEndpoint::device_name() const noexcept {
-  if (id_ == nullptr || id_->verbs == nullptr) return {};
-  return ibv_get_device_name(id_->verbs->device);
-}
-
 device::Device* VerbsCmEndpoint::device() const noexcept {
-  const std::string_view name = device_name();
-  return name.empty() ? nullptr : manager_->finder_->FindByName(name);
+  const ibv_context* const used = context();
+  return used == nullptr ? nullptr
+                         : manager_->finder_->FindByName(ibv_get_device_name(used->device));
 }
 
 SocketAddress VerbsCmEndpoint::local() const noexcept {
@@ -396,9 +399,8 @@ SocketAddress VerbsCmEndpoint::peer() const noexcept {
 
 void VerbsCmEndpoint::ReleaseRemoved() {
   if (id_ == nullptr) return;
-  unusable_ = absl::UnavailableError(absl::StrCat("device ", std::string(device_name()),
-                                                  " was removed: local=", local().ToString(),
-                                                  " peer=", peer().ToString()));
+  unusable_ = absl::UnavailableError(absl::StrCat(
+      "the RDMA device was removed: local=", local().ToString(), " peer=", peer().ToString()));
   local_ = local();
   peer_ = peer();
   rdma_destroy_id(std::exchange(id_, nullptr));
@@ -433,7 +435,7 @@ bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
       event->path_mtu = path_mtu();
       break;
     case CmEventType::kEstablished:
-      // We have disconnected meanwhile, or the peer has.
+      if (state_ == State::kDreqSent) (void)rdma_disconnect(id_);
       if (state_ != State::kRepSent && state_ != State::kReqSent) return false;
       state_ = State::kEstablished;
       if (is_datagram()) {
@@ -443,7 +445,8 @@ bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
       }
       break;
     case CmEventType::kDisconnected:
-      (void)rdma_disconnect(id_);  // answers the peer's DREQ, and does nothing if it is the peer that answered
+      // Answers the peer's DREQ; does nothing if it was the peer that answered.
+      (void)rdma_disconnect(id_);
       state_ = State::kTimewait;
       break;
     case CmEventType::kRejected:
@@ -452,9 +455,7 @@ bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
     case CmEventType::kTimewaitExit:
       state_ = State::kClosed;
       break;
-    case CmEventType::kDeviceRemoval:
-      ReleaseRemoved();
-      break;
+    case CmEventType::kDeviceRemoval:  // released already
     case CmEventType::kConnectRequest:
     case CmEventType::kMulticastJoin:
     case CmEventType::kMulticastError:
@@ -465,6 +466,7 @@ bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
 }
 
 void VerbsCmEndpoint::OnAddrResolved(device::CmEvent* event) {
+  manager_->Anchor(*id_);
   // The kernel may have chosen a device that the daemon does not serve.
   if (device() != nullptr) {
     state_ = State::kAddrResolved;

@@ -1,21 +1,30 @@
-// An rdma_cm_id of the kernel behind the interface of every device's endpoint. Its states, by what was called and reported:
+// An rdma_cm_id of the kernel behind the interface of every device's endpoint. Its states, by what
+// was called and reported:
 //
 //   kIdle -> BindAddr -> kBound -> Listen -> kListening
 //     \________________/  |
 //                         v ResolveAddr
 //                     kAddrQuery -> kAddrResolved -> ResolveRoute -> kRouteQuery -> kRouteResolved
-//   connecting: kRouteResolved -> Connect -> kReqSent -> (response) kRepRcvd -> Establish -> kEstablished
-//   accepting:  (a listener's request) kReqRcvd -> Accept -> kRepSent -> (RTU) kEstablished
-//   ending:     kEstablished -> Disconnect -> kDreqSent -> kTimewait -> kClosed; kRejected, kClosed: there is no connection
-//   kRemoved    the device has gone: the id is released, every call is answered Unavailable, no further event comes
 //
-// The kernel has its own view and may be ahead of what it has reported; where it refuses what fits our state, that is
-// FailedPrecondition too. Our state is checked first because librdmacm follows null pointers in states that do not fit.
-// Port space UDP (SIDR): Connect ends in kEstablished with the peer's qpn and qkey, Accept too, without an event.
+//   connecting  kRouteResolved -> Connect -> kReqSent -> (REP) kRepRcvd -> Establish
+//               -> kEstablished
+//   accepting   (a listener's request) kReqRcvd -> Accept -> kRepSent -> (RTU) kEstablished
+//   ending      kEstablished -> Disconnect -> kDreqSent -> kTimewait -> kClosed
 //
-// As the soft device does, a DREQ of the peer is answered at once, not only when the application gets to it.
+//   kRejected, kClosed: there is no connection
+//   kRemoved: the device has gone; the id is released, every call is answered Unavailable, and
+//   after kDeviceRemoval no event comes
 //
-// Not to be avoided in librdmacm: ResolveRoute asks ibacm where that runs, and waits for its answer.
+// The kernel has its own view and may be ahead of what it has reported; where it refuses what fits
+// our state, that is FailedPrecondition too. Our state is checked first because librdmacm follows
+// null pointers in states that do not fit. Port space UDP (SIDR): Connect ends in kEstablished with
+// the peer's qpn and qkey, Accept too, without an event.
+//
+// As the soft device does, a DREQ of the peer is answered at once, not only when the application
+// gets to it.
+//
+// Not to be avoided in librdmacm: ResolveRoute asks ibacm where that runs, and waits for its
+// answer.
 //
 // Thread: control. Owner: the caller of CreateEndpoint(), or the receiver of kConnectRequest.
 #pragma once
@@ -25,7 +34,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,7 +45,8 @@ namespace rdmad::verbs {
 
 class VerbsCmEndpoint : public device::CmEndpoint {
  public:
-  VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSpace space, device::CmEventSink* sink);
+  VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSpace space,
+                  device::CmEventSink* sink);
   // Of a request that came in: takes `id` over.
   VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id, uint32_t remote_qpn);
   ~VerbsCmEndpoint() override;
@@ -69,10 +78,12 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   // ---- for the manager ----
   // Last stop of an event before the sink, which may destroy the endpoint.
   void Deliver(device::CmEvent event);
-  // Lets go of the id, for which the kernel may be waiting.
+  // The device has gone: lets go of the id, for which the kernel may be waiting.
   void ReleaseRemoved();
-  // The kernel's name of the device that the id is bound to, or empty.
-  [[nodiscard]] std::string_view device_name() const noexcept;
+  // librdmacm's context of the device that the id is bound to, or null.
+  [[nodiscard]] ibv_context* context() const noexcept {
+    return id_ == nullptr ? nullptr : id_->verbs;
+  }
   // As agreed so far; 1024 when nothing is.
   [[nodiscard]] device::Mtu path_mtu() const;
 
@@ -117,7 +128,7 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   VerbsConnectionManager* const manager_;
   const device::PortSpace space_;
   device::CmEventSink* sink_ = nullptr;
-  rdma_cm_id* id_ = nullptr;   // null: `unusable_` says why
+  rdma_cm_id* id_ = nullptr;  // null: `unusable_` says why
   absl::Status unusable_;
   State state_ = State::kIdle;
   uint32_t remote_qpn_ = 0;

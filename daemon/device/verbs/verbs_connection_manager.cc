@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <system_error>
@@ -10,7 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/socket_address.h"
 #include "daemon/base/status_macros.h"
+#include "daemon/base/unique_fd.h"
 #include "daemon/device/verbs/verbs_cm_convert.h"
 #include "daemon/device/verbs/verbs_cm_endpoint.h"
 
@@ -23,8 +26,8 @@ constexpr char kKernelFile[] = "/dev/infiniband/rdma_cm";
 // librdmacm's errno alone does not tell these apart.
 absl::Status NoChannel(int error) {
   if (::access(kKernelFile, F_OK) != 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "rdma_cm: the kernel has no ", kKernelFile, ": load its module with `modprobe rdma_ucm`"));
+    return absl::UnavailableError(absl::StrCat("rdma_cm: the kernel has no ", kKernelFile,
+                                               ": load its module with `modprobe rdma_ucm`"));
   }
   if (error == EACCES || error == EPERM) {
     return absl::UnavailableError(
@@ -34,6 +37,17 @@ absl::Status NoChannel(int error) {
   if (error == ENODEV) return absl::UnavailableError("rdma_cm: this host has no RDMA device now");
   return absl::UnavailableError(
       absl::StrCat("rdma_cm: ", kKernelFile, ": ", std::generic_category().message(error)));
+}
+
+// Closes the kernel's side of a context that belongs to librdmacm. The descriptors stay valid, so
+// that librdmacm can close them in its time. Until then it asks the context for nothing but to free
+// a PD, whose few bytes are lost.
+void CutOff(const ibv_context& context) {
+  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!nothing) return;
+  for (const int fd : {context.cmd_fd, context.async_fd}) {
+    if (fd >= 0) (void)::dup3(nothing.get(), fd, O_CLOEXEC);
+  }
 }
 
 }  // namespace
@@ -78,14 +92,41 @@ void VerbsConnectionManager::Post(VerbsCmEndpoint* endpoint, device::CmEvent eve
   wake_.Kick();
 }
 
+void VerbsConnectionManager::Anchor(const rdma_cm_id& id) {
+  if (id.verbs == nullptr || HasAnchor(id.verbs)) return;
+  rdma_cm_id* raw = nullptr;
+  if (rdma_create_id(channel_.get(), &raw, nullptr, RDMA_PS_UDP) != 0) return;
+  Id anchor(raw);
+  sockaddr_storage address{};
+  SocketAddress{FromRdma(&id.route.addr.src_addr).ip, 0}.ToSockaddr(&address);
+  if (rdma_bind_addr(raw, reinterpret_cast<sockaddr*>(&address)) != 0) return;
+  if (raw->verbs == id.verbs) anchors_.push_back(std::move(anchor));
+}
+
+bool VerbsConnectionManager::HasAnchor(const ibv_context* context) const {
+  return std::any_of(anchors_.begin(), anchors_.end(),
+                     [context](const Id& anchor) { return anchor->verbs == context; });
+}
+
 void VerbsConnectionManager::OnDeviceRemoved(std::string_view ibv_name) {
+  for (const VerbsCmEndpoint* endpoint : endpoints_) {
+    ibv_context* const context = endpoint->context();
+    if (context == nullptr || HasAnchor(context)) continue;
+    if (ibv_get_device_name(context->device) == ibv_name) OnDeviceGone(context);
+  }
+}
+
+void VerbsConnectionManager::OnDeviceGone(ibv_context* context) {
+  if (context == nullptr) return;
+  CutOff(*context);
   for (VerbsCmEndpoint* endpoint : endpoints_) {
-    if (endpoint->device_name() != ibv_name) continue;
+    if (endpoint->context() != context) continue;
     endpoint->ReleaseRemoved();
     device::CmEvent event;
     event.type = device::CmEventType::kDeviceRemoval;
     Post(endpoint, std::move(event));
   }
+  std::erase_if(anchors_, [context](const Id& anchor) { return anchor->verbs == context; });
 }
 
 void VerbsConnectionManager::Poll(device::TimeNs /*now*/) {
@@ -105,13 +146,18 @@ void VerbsConnectionManager::Poll(device::TimeNs /*now*/) {
 }
 
 void VerbsConnectionManager::OnEvent(rdma_cm_event* raw) {
-  const bool is_request = raw->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+  const bool is_request = EventType(*raw) == RDMA_CM_EVENT_CONNECT_REQUEST;
   rdma_cm_id* const about = is_request ? raw->listen_id : raw->id;
   rdma_cm_id* const request_id = is_request ? raw->id : nullptr;
   std::optional<device::CmEvent> event = FromRdma(*raw, about->ps == RDMA_PS_UDP);
   rdma_ack_cm_event(raw);
-  auto* const endpoint = static_cast<VerbsCmEndpoint*>(about->context);
   if (!event.has_value()) return;
+  if (event->type == device::CmEventType::kDeviceRemoval) {
+    OnDeviceGone(about->verbs);
+    return;
+  }
+  auto* const endpoint = static_cast<VerbsCmEndpoint*>(about->context);
+  if (endpoint == nullptr) return;  // an anchor
   if (is_request) {
     auto asking = std::make_unique<VerbsCmEndpoint>(this, request_id, event->param.qpn);
     // It came in on a device that the daemon does not serve: going, it rejects the request.
