@@ -7,6 +7,7 @@ def vm_test(
         script = None,
         setup = None,
         data = [],
+        tools = [],
         systemd = False,
         rdma = True,
         mem_mib = 2048,
@@ -29,6 +30,8 @@ def vm_test(
       setup: a function of guest.sh to call first: "rxe_pair", "two_hosts", "rxe_dummy", "rxe_lo". Its variables A4, B4, A6, B6 are
         in the environment of what runs then. A network of two_hosts is also the namespace "peer".
       data: more files.
+      tools: programs of bazel/packages/tools.txt that are used in the guest, where nothing can be fetched: rdmad_tool and FindTool
+        find them there.
       systemd: systemd is PID 1, and the script a service of it.
       rdma: False for a host without RDMA. (rxe, once loaded, keeps UDP port 4791 of the first network namespace to itself.)
       mem_mib: memory of the guest.
@@ -43,6 +46,8 @@ def vm_test(
         options += ["--setup", setup]
     if systemd:
         options += ["--systemd"]
+    for tool in tools:
+        options += ["--tool", tool]
     if not rdma:
         options += ["--no-rdma"]
     if script:
