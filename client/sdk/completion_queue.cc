@@ -206,19 +206,19 @@ absl::StatusOr<size_t> CompletionQueueState::Wait(std::span<Wc> out, Deadline de
     }
   }
   if (channel_ == nullptr) return absl::FailedPreconditionError("cq: to wait for it, it needs a completion channel");
-  while (true) {
-    if (const size_t count = Poll(out); count != 0) return count;
+  if (const size_t count = Poll(out); count != 0) return count;
+  const int64_t start_ns = SpinClockNs();
+  size_t count = deadline.immediate() ? 0 : SpinBeforeSleep(spin_policy_, start_ns, [&] { return Poll(out); });
+  while (count == 0) {
     Arm(false);
-    if (const size_t count = Poll(out); count != 0) return count;
+    if (count = Poll(out); count != 0) break;
     const absl::StatusOr<std::shared_ptr<CompletionQueueState>> event = channel_->GetEvent(deadline);
-    if (event.ok()) {
-      (*event)->AckEvents(1);
-    } else if (const size_t count = Poll(out); count != 0) {
-      return count;  // what was flushed
-    } else {
-      return event.status();
-    }
+    if (event.ok()) (*event)->AckEvents(1);
+    count = Poll(out);  // without an event: what was flushed
+    if (count == 0 && !event.ok()) return event.status();
   }
+  spin_policy_.OnWaited(SpinClockNs() - start_ns);
+  return count;
 }
 
 size_t CompletionQueueState::PollRing(std::span<Wc> out) noexcept {

@@ -16,6 +16,7 @@
 #include "client/sdk/event_pipe.h"
 #include "client/sdk/ring/cq_reader.h"
 #include "client/sdk/session.h"
+#include "client/sdk/spin.h"
 #include "rdmad/verbs.h"
 
 namespace rdmad::sdk {
@@ -108,6 +109,8 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
   std::condition_variable events_acked_changed_;
   uint32_t events_ = 0;
   uint32_t events_acked_ = 0;
+
+  SpinPolicy spin_policy_;  // of Wait
 };
 
 }  // namespace rdmad::sdk

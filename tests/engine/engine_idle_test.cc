@@ -7,8 +7,13 @@ namespace {
 
 using device::TimeNs;
 
-constexpr IdleOptions kOptions = {
-    .max_spin_ns = 40'000, .min_spin_ns = 2'000, .start_spin_ns = 10'000, .pause_ns = 1'000};
+constexpr IdleOptions kOptions = {.max_spin_ns = 40'000,
+                                  .min_spin_ns = 2'000,
+                                  .start_spin_ns = 10'000,
+                                  .pause_ns = 1'000,
+                                  .lost_yield_ns = 200'000,
+                                  .rest_factor = 20,
+                                  .max_rest_ns = 8'000'000};
 
 // Work at `now`, then nothing until `gap_ns` later, when there is work again.
 void Gap(IdlePolicy& policy, TimeNs& now, TimeNs gap_ns) {
@@ -83,6 +88,52 @@ TEST(IdlePolicy, ItComesBackFromNothing) {
     Gap(policy, now, 10'000);
     EXPECT_EQ(policy.window_ns(), window);
   }
+}
+
+// Idle from `now` on until it yields, and back from the yield `yield_ns` later.
+TimeNs Yield(IdlePolicy& policy, TimeNs now, TimeNs yield_ns) {
+  policy.AfterTurn(now, true);
+  policy.AfterTurn(now, false);
+  EXPECT_EQ(policy.AfterTurn(now + kOptions.pause_ns, false), IdleAction::kYield);
+  return now + kOptions.pause_ns + yield_ns;
+}
+
+TEST(IdlePolicy, AfterALostYieldItSleepsAtOnceForManyTimesAsLong) {
+  struct {
+    TimeNs lost_ns;
+    TimeNs rest_ns;
+  } const cases[] = {{200'001, 4'000'020}, {300'000, 6'000'000}, {90'000'000, 8'000'000}};
+  for (const auto& test : cases) {
+    for (const bool worked : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << test.lost_ns << " " << worked);
+      IdlePolicy policy(kOptions);
+      const TimeNs back = Yield(policy, 0, test.lost_ns);
+      policy.AfterTurn(back, worked);
+      const auto idle_at = [&](TimeNs now) {
+        policy.AfterTurn(now, true);
+        return policy.AfterTurn(now, false);
+      };
+      EXPECT_EQ(idle_at(back + 1), IdleAction::kSleep);
+      EXPECT_EQ(idle_at(back + test.rest_ns - 1), IdleAction::kSleep);
+      EXPECT_EQ(idle_at(back + test.rest_ns), IdleAction::kContinue);
+    }
+  }
+}
+
+TEST(IdlePolicy, AShortYieldIsNotLost) {
+  IdlePolicy policy(kOptions);
+  const TimeNs back = Yield(policy, 0, 200'000);
+  policy.AfterTurn(back, true);
+  EXPECT_EQ(policy.AfterTurn(back, false), IdleAction::kContinue);
+}
+
+TEST(IdlePolicy, ALongTurnOrSleepIsNoLostYield) {
+  IdlePolicy policy(kOptions);
+  policy.AfterTurn(0, true);
+  EXPECT_EQ(policy.AfterTurn(0, false), IdleAction::kContinue);
+  EXPECT_EQ(policy.AfterTurn(900'000, false), IdleAction::kSleep);
+  policy.AfterTurn(8'000'000, true);
+  EXPECT_EQ(policy.AfterTurn(8'000'000, false), IdleAction::kContinue);
 }
 
 TEST(IdlePolicy, WithoutSpinningItSleepsAtOnce) {
