@@ -1,5 +1,6 @@
 #include "tests/integration/testbed.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <future>
@@ -7,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "tests/support/net_namespace.h"
 #include "tests/support/slow.h"
@@ -18,8 +21,32 @@ namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(20);
 
+// A verbs device for a daemon.
+struct VerbsBed {
+  std::string device;
+  std::string ipv4;
+  std::string ipv6;
+};
+
+// Two or none.
+const std::vector<VerbsBed>& VerbsBeds() {
+  static const std::vector<VerbsBed> beds = [] {
+    std::vector<VerbsBed> read;
+    const char* text = ::getenv("RDMAD_TEST_VERBS");
+    if (text == nullptr || *text == '\0') return read;
+    for (const absl::string_view one : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+      const std::vector<std::string> parts = absl::StrSplit(one, ',');
+      RD_CHECK(parts.size() == 3, "RDMAD_TEST_VERBS: NAME,IPV4,IPV6 NAME,IPV4,IPV6");
+      read.push_back({parts[0], parts[1], parts[2]});
+    }
+    RD_CHECK(read.size() == 2, "RDMAD_TEST_VERBS names two devices");
+    return read;
+  }();
+  return beds;
+}
+
 bool HasPrivateNetwork() {
-  return EnterPrivateNetwork().ok();
+  return VerbsBeds().empty() && EnterPrivateNetwork().ok();
 }
 
 // The loopback interface of the private network gets the IPv6 addresses of LoopbackTest.
@@ -89,11 +116,16 @@ absl::StatusOr<std::string> CountObjects(const RawClient& observer) {
 }
 
 void LoopbackTest::SetUpTestSuite() {
-  (void)EnterPrivateNetwork();
+  (void)HasPrivateNetwork();
   (void)HasLoopbackIpv6();
 }
 
+bool LoopbackTest::OnVerbs() {
+  return !VerbsBeds().empty();
+}
+
 std::string LoopbackTest::Ipv4(int index) {
+  if (OnVerbs()) return VerbsBeds()[static_cast<size_t>(index)].ipv4;
   if (HasPrivateNetwork()) return absl::StrCat("127.0.0.", 2 + index);
   // The host's loopback is everybody's: each process takes two addresses that others do not.
   const int pid = ::getpid();
@@ -101,12 +133,17 @@ std::string LoopbackTest::Ipv4(int index) {
 }
 
 std::string LoopbackTest::Ipv6(int index) {
+  if (OnVerbs()) return VerbsBeds()[static_cast<size_t>(index)].ipv6;
   return HasLoopbackIpv6() ? absl::StrCat("fd00::", 2 + index) : "";
 }
 
 DaemonProcess& LoopbackTest::Daemon(int index, DaemonOptions options) {
   if (daemons_[index] == nullptr) {
-    if (options.addresses.empty()) {
+    if (OnVerbs()) {
+      // Each daemon has both: the kernel's route from one of its addresses to itself leads over the
+      // other device, if it is to go by wire.
+      for (const VerbsBed& bed : VerbsBeds()) options.verbs_devices.push_back(bed.device);
+    } else if (options.addresses.empty()) {
       options.addresses = {Ipv4(index)};
       if (HasLoopbackIpv6()) options.addresses.push_back(Ipv6(index));
     }

@@ -45,9 +45,14 @@ absl::StatusOr<std::string> CountObjects(const RawClient& observer);
 
 // Up to two daemons on two loopback addresses; if possible in a network of the test's own with IPv6
 // addresses as well.
+//
+// These cases are the conformance suite: what holds on the soft device must hold on a verbs device.
+// With RDMAD_TEST_VERBS="NAME,IPV4,IPV6 NAME,IPV4,IPV6" both daemons serve these two verbs
+// devices instead (tests/vm). docs/conformance.md lists the cases that differ, and why.
 class LoopbackTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite();
+  static bool OnVerbs();
 
   // Daemon 0 or 1; made, but not started.
   DaemonProcess& Daemon(int index, DaemonOptions options = {});

@@ -27,10 +27,18 @@ namespace {
 
 constexpr int kLogLinesShown = 60;
 
+std::string ListOf(const std::vector<std::string>& items) {
+  return absl::StrCat("[\"", absl::StrJoin(items, "\", \""), "\"]\n");
+}
+
 std::string MakeConfig(const DaemonOptions& options) {
+  const std::string devices = options.verbs_devices.empty()
+                                  ? absl::StrCat("[verbs]\nenabled = false\n[soft]\naddresses = ",
+                                                 ListOf(options.addresses))
+                                  : absl::StrCat("[soft]\nenabled = false\n[verbs]\ndevices = ",
+                                                 ListOf(options.verbs_devices));
   return absl::StrCat("[log]\nlevel = \"", options.log_level, "\"\n[metrics]\naddress = \"",
-                      options.metrics, "\"\n[soft]\naddresses = [\"",
-                      absl::StrJoin(options.addresses, "\", \""), "\"]\n", options.more_config);
+                      options.metrics, "\"\n", devices, options.more_config);
 }
 
 // A datagram socket on which the daemon says that it is ready. Source: sd_notify(3).

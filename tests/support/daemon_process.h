@@ -24,8 +24,10 @@ namespace rdmad::testing {
 class NetNamespace;
 
 struct DaemonOptions {
-  // Of the soft device; at least one.
+  // Of the soft device; at least one, unless there are verbs devices.
   std::vector<std::string> addresses = {};
+  // Names of verbs devices, which then are the only ones.
+  std::vector<std::string> verbs_devices = {};
   // Where it runs; null: this process's network. Must outlive the DaemonProcess.
   const NetNamespace* network = nullptr;
   std::string metrics = "off";  // or address:port

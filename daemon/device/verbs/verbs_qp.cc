@@ -235,7 +235,10 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
     FinishRecv(WcStatus::kWrFlushErr);
     return PostResult::kOk;
   }
-  if (recvs_refused_) return PostResult::kOk;
+  if (recvs_are_ours_) {
+    FlushOwnRecvs();
+    return PostResult::kOk;
+  }
   std::array<ibv_sge, shm::kMaxSge> sges;
   for (size_t i = 0; i < wr.sges.size(); ++i) {
     sges[i] = {wr.sges[i].addr, wr.sges[i].length_bytes, wr.sges[i].lkey};
@@ -246,14 +249,12 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
   hw_wr.num_sge = static_cast<int>(wr.sges.size());
   ibv_recv_wr* bad = nullptr;
   if (ibv_post_recv(hw_, &hw_wr, &bad) == 0) return PostResult::kOk;
-  recvs_refused_ = true;
-  recvs_in_hardware_end_ = position;
+  // The driver is out of memory, or worse.
   MoveHardwareToError();
+  recvs_are_ours_ = true;
+  recvs_in_hardware_end_ = position;
   context_->path().sink().OnAsyncEvent({device::AsyncEventType::kQpFatal, init_.owner_token, qpn_});
-  while (recv_head_ == recvs_in_hardware_end_ && recv_head_ != recv_tail_) {
-    FinishRecv(WcStatus::kWrFlushErr);
-    recvs_in_hardware_end_ = recv_head_;
-  }
+  FlushOwnRecvs();
   return PostResult::kOk;
 }
 
@@ -285,6 +286,12 @@ void VerbsQp::MoveHardwareToError() noexcept {
   attr.qp_state = IBV_QPS_ERR;
   ibv_modify_qp(hw_, &attr, IBV_QP_STATE);
   state_ = QpState::kErr;
+}
+
+void VerbsQp::OnError() noexcept {
+  if (recvs_are_ours_) return;
+  recvs_are_ours_ = true;
+  recvs_in_hardware_end_ = recv_tail_;
 }
 
 // ---- completing ----
@@ -324,6 +331,7 @@ void VerbsQp::OnSendDone(uint32_t position, const ibv_wc& wc) noexcept {
   // Those before it were done without a completion.
   send_head_ = done + 1;
   send_cq_.sink().OnCompletion(out);
+  NoteStatus(wc.status);
 }
 
 void VerbsQp::OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept {
@@ -344,9 +352,8 @@ void VerbsQp::OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept {
   out.qp_cookie = init_.cookie;
   ++recv_head_;
   recv_cq_.sink().OnCompletion(out);
-  if (!recvs_refused_ || recv_head_ != recvs_in_hardware_end_) return;
-  while (recv_head_ != recv_tail_) FinishRecv(WcStatus::kWrFlushErr);
-  recvs_in_hardware_end_ = recv_head_;
+  NoteStatus(wc.status);
+  FlushOwnRecvs();
 }
 
 void VerbsQp::FinishSend(WcStatus status) noexcept {
@@ -372,6 +379,20 @@ void VerbsQp::FinishRecv(WcStatus status) noexcept {
   out.qp_cookie = init_.cookie;
   ++recv_head_;
   recv_cq_.sink().OnCompletion(out);
+}
+
+// A connected QP that completes anything but successfully has entered the error state. It is told
+// so once more: a receive may have been posted when the hardware had flushed already.
+void VerbsQp::NoteStatus(ibv_wc_status status) noexcept {
+  if (status == IBV_WC_SUCCESS || init_.type == device::QpType::kUd || recvs_are_ours_) return;
+  MoveHardwareToError();
+  OnError();
+}
+
+void VerbsQp::FlushOwnRecvs() noexcept {
+  if (!recvs_are_ours_ || recv_head_ != recvs_in_hardware_end_) return;
+  while (recv_head_ != recv_tail_) FinishRecv(WcStatus::kWrFlushErr);
+  recvs_in_hardware_end_ = recv_head_;
 }
 
 void VerbsQp::FlushAll() noexcept {
@@ -407,6 +428,7 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
   if (error != 0) return QpResult::kBadValue;
   if (!moves) return QpResult::kOk;
   state_ = attr.state;
+  if (attr.state == QpState::kErr) OnError();
   if (attr.state == QpState::kReset) Forget();
   return QpResult::kOk;
 }
@@ -415,7 +437,7 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
 void VerbsQp::Forget() noexcept {
   send_head_ = send_tail_ = 0;
   recv_head_ = recv_tail_ = 0;
-  sends_refused_ = recvs_refused_ = false;
+  sends_refused_ = recvs_are_ours_ = false;
   if (!active_) return;
   context_->path().RemoveQp(*this, slot_);
   slot_ = context_->path().AddQp(*this);

@@ -5,8 +5,10 @@
 // and how many sends of the queue are done when one completes (also those that asked for no
 // completion).
 //
-// Whatever fails, a WR completes exactly once and in its place. Two cases go beyond what the
+// Whatever fails, a WR completes exactly once and in its place. Three cases go beyond what the
 // hardware does by itself:
+//   error     receives that are posted to a QP in the error state are flushed here, behind those
+//             that the hardware flushes: rxe's never hear of them.
 //   refused   the driver takes a WR of a batch not although it was checked (out of memory): the QP
 //             moves to the error state; what was posted before flushes first, then the refused ones
 //             and all that follow, until the QP is reset.
@@ -73,9 +75,14 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   // flushes.
   void OnDrained(uint32_t refused) noexcept;
   void MoveHardwareToError() noexcept;
+  void NoteStatus(ibv_wc_status status) noexcept;
+  // The QP is in the error state: what is received from now on is flushed here.
+  void OnError() noexcept;
   // Completes the oldest send or receive without the hardware.
   void FinishSend(device::WcStatus status) noexcept;
   void FinishRecv(device::WcStatus status) noexcept;
+  // Receives that the hardware does not have, if those that it has are done.
+  void FlushOwnRecvs() noexcept;
   void FlushAll() noexcept;
   void Forget() noexcept;
 
@@ -100,8 +107,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   uint32_t recv_head_ = 0;
   uint32_t recv_tail_ = 0;
   bool sends_refused_ = false;
-  bool recvs_refused_ = false;
-  uint32_t recvs_in_hardware_end_ = 0;  // with recvs_refused_: the hardware has those before
+  bool recvs_are_ours_ = false;
+  uint32_t recvs_in_hardware_end_ = 0;  // with recvs_are_ours_: the hardware has those before
 };
 
 }  // namespace rdmad::verbs
