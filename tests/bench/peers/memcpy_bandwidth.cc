@@ -70,8 +70,7 @@ int Main(int argc, char** argv) {
   }
   if (size_bytes == 0 || size_bytes > kColdBytes || seconds <= 0 ||
       (region_bytes != 0 && region_bytes < size_bytes)) {
-    std::fprintf(stderr,
-                 "usage: memcpy_bandwidth [--size BYTES] [--seconds S] [--region BYTES]\n");
+    std::fprintf(stderr, "usage: memcpy_bandwidth [--size BYTES] [--seconds S] [--region BYTES]\n");
     return 2;
   }
   if (region_bytes != 0) {
