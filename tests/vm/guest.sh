@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034  # variables in capitals are the caller's
 # For scripts in a guest of tests/vm/vm: `source "$VM_DIR/guest.sh"`. Functions that set up the kernel's RDMA devices and
 # networks, and helpers to use them. Variables in capitals are what a function leaves to its caller.
 #
@@ -97,9 +97,10 @@ _gid_of() {
   fi
   head=${address%%::*} tail=
   [[ $address != *::* ]] || tail=${address##*::}
+  # shellcheck disable=SC2206  # one word a group
   words=(${head//:/ }) && missing=(${tail//:/ })
   while [ $((${#words[@]} + ${#missing[@]})) -lt 8 ]; do words+=(0); done
-  # shellcheck disable=SC2046
+  # shellcheck disable=SC2046,SC2183
   printf '%04x:%04x:%04x:%04x:%04x:%04x:%04x:%04x\n' $(printf '0x%s ' "${words[@]}" "${missing[@]}")
 }
 
