@@ -30,8 +30,9 @@ struct IdleOptions {
   device::TimeNs min_spin_ns = 2'000;  // shorter windows count as none; also the first step up
   device::TimeNs start_spin_ns = 20'000;
   device::TimeNs pause_ns = 500;  // of each spin: looks again at once before it yields
-  device::TimeNs lost_yield_ns = 200'000;  // a yield, with the turn after it, that takes longer is one
-  device::TimeNs rest_factor = 50;         // how many times as long there is no spinning after one,
+  device::TimeNs lost_yield_ns =
+      200'000;                      // a yield, with the turn after it, that takes longer is one
+  device::TimeNs rest_factor = 50;  // how many times as long there is no spinning after one,
   device::TimeNs max_rest_ns = 2'000'000'000;  // but no longer than this
 };
 
