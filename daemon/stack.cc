@@ -35,6 +35,10 @@ absl::Status Stack::Build(const control::Config& config) {
   return JoinManagers();
 }
 
+Stack::~Stack() {
+  if (verbs_devices_ != nullptr) verbs_devices_->SetConnectionManager(nullptr);
+}
+
 absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
   RD_ASSIGN_OR_RETURN(verbs_path_, verbs::VerbsDataPath::Create(engine_->async_sink()));
   RD_ASSIGN_OR_RETURN(verbs_devices_, verbs::VerbsDevices::Create(
@@ -45,25 +49,16 @@ absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
                                           }));
   engine_->AddDataPath(verbs_path_.get());
   inventory_.sources.push_back(verbs_devices_.get());
+  RD_ASSIGN_OR_RETURN(verbs_manager_, verbs::VerbsConnectionManager::Create(verbs_devices_.get()));
+  verbs_devices_->SetConnectionManager(verbs_manager_.get());
+  inventory_.devices = verbs_devices_->devices();
   for (const verbs::VerbsDeviceProblem& problem : verbs_devices_->problems()) {
     inventory_.missing.push_back({"verbs", problem.what, problem.why});
   }
-  const std::vector<device::Device*> devices = verbs_devices_->devices();
-  if (devices.empty()) {
-    control::Log("device").info("no RDMA device on this host: the verbs device waits for one");
-    return absl::OkStatus();
-  }
-  for (device::Device* device : devices) inventory_.devices.push_back(device);
-  if (const std::string advice = verbs::MemlockAdvice(); !advice.empty()) {
+  if (inventory_.devices.empty()) {
+    control::Log("device").info("no RDMA device on this host; one that comes will be served");
+  } else if (const std::string advice = verbs::MemlockAdvice(); !advice.empty()) {
     control::Log("device").warn("{}", advice);
-  }
-  absl::StatusOr<std::unique_ptr<verbs::VerbsConnectionManager>> manager =
-      verbs::VerbsConnectionManager::Create(verbs_devices_.get());
-  if (manager.ok()) {
-    verbs_manager_ = *std::move(manager);
-    verbs_devices_->SetConnectionManager(verbs_manager_.get());
-  } else {
-    inventory_.missing.push_back({"verbs", "rdma_cm", std::string(manager.status().message())});
   }
   return absl::OkStatus();
 }

@@ -31,6 +31,11 @@ namespace rdmad {
 
 class Stack {
  public:
+  Stack() = default;
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  ~Stack();
+
   // Once. Before any thread is started. Errors: what the kernel refuses; a device that cannot be
   // used is none, and stands in the inventory as missing.
   absl::Status Build(const control::Config& config);

@@ -11,7 +11,7 @@
 namespace rdmad::device {
 namespace {
 
-bool Watch(int epoll, int fd) {
+bool AddTo(int epoll, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
@@ -24,10 +24,15 @@ absl::StatusOr<WakeFd> WakeFd::Create(int watched_fd) {
   if (!epoll) return absl::ErrnoToStatus(errno, "cm: epoll_create1");
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) return absl::ErrnoToStatus(errno, "cm: eventfd");
-  if (!Watch(epoll.get(), event.get()) || (watched_fd >= 0 && !Watch(epoll.get(), watched_fd))) {
+  if (!AddTo(epoll.get(), event.get()) || (watched_fd >= 0 && !AddTo(epoll.get(), watched_fd))) {
     return absl::ErrnoToStatus(errno, "cm: epoll_ctl");
   }
   return WakeFd(std::move(epoll), std::move(event));
+}
+
+absl::Status WakeFd::Watch(int fd) {
+  if (AddTo(epoll_.get(), fd)) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, "cm: epoll_ctl");
 }
 
 void WakeFd::Kick() noexcept {

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/unique_fd.h"
 
@@ -16,6 +17,8 @@ class WakeFd {
   // `watched_fd` outlives it; -1: there is none. Errors: those of the kernel, with their errno.
   static absl::StatusOr<WakeFd> Create(int watched_fd);
 
+  // Watches one more; it outlives this, or is closed first.
+  absl::Status Watch(int fd);
   // Epoll of the watched descriptor and our own; an epoll can be polled like anything else.
   [[nodiscard]] int fd() const noexcept { return epoll_.get(); }
   void Kick() noexcept;

@@ -33,8 +33,7 @@ std::string ListOf(const std::vector<std::string>& items) {
 
 std::string MakeConfig(const DaemonOptions& options) {
   const std::string devices = options.verbs_devices.empty()
-                                  ? absl::StrCat("[verbs]\nenabled = false\n[soft]\naddresses = ",
-                                                 ListOf(options.addresses))
+                                  ? absl::StrCat("[soft]\naddresses = ", ListOf(options.addresses))
                                   : absl::StrCat("[soft]\nenabled = false\n[verbs]\ndevices = ",
                                                  ListOf(options.verbs_devices));
   return absl::StrCat("[log]\nlevel = \"", options.log_level, "\"\n[metrics]\naddress = \"",

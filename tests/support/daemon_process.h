@@ -26,7 +26,8 @@ class NetNamespace;
 struct DaemonOptions {
   // Of the soft device; at least one, unless there are verbs devices.
   std::vector<std::string> addresses = {};
-  // Names of verbs devices, which then are the only ones.
+  // Names of verbs devices, which then are the only ones. Empty: all there are beside the soft ones,
+  // which is none on most hosts.
   std::vector<std::string> verbs_devices = {};
   // Where it runs; null: this process's network. Must outlive the DaemonProcess.
   const NetNamespace* network = nullptr;

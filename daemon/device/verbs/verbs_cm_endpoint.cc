@@ -84,6 +84,10 @@ VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSp
                                  device::CmEventSink* sink)
     : manager_(manager), space_(space), sink_(sink) {
   manager_->Register(this);
+  if (manager_->channel_ == nullptr) {
+    unusable_ = absl::UnavailableError("create_id: this host has no RDMA device yet");
+    return;
+  }
   if (rdma_create_id(manager_->channel_.get(), &id_, this, static_cast<rdma_port_space>(space)) !=
       0) {
     unusable_ = CmStatus(errno, Einval::kArgument, "create_id");

@@ -54,20 +54,26 @@ void CutOff(const ibv_context& context) {
 
 absl::StatusOr<std::unique_ptr<VerbsConnectionManager>> VerbsConnectionManager::Create(
     const DeviceFinder* finder) {
+  RD_ASSIGN_OR_RETURN(device::WakeFd wake, device::WakeFd::Create(-1));
+  return std::unique_ptr<VerbsConnectionManager>(
+      new VerbsConnectionManager(finder, std::move(wake)));
+}
+
+VerbsConnectionManager::VerbsConnectionManager(const DeviceFinder* finder, device::WakeFd wake)
+    : finder_(finder), wake_(std::move(wake)) {}
+
+absl::Status VerbsConnectionManager::Open() {
+  if (channel_ != nullptr) return absl::OkStatus();
   Channel channel(rdma_create_event_channel());
   if (channel == nullptr) return NoChannel(errno);
   const int flags = ::fcntl(channel->fd, F_GETFL);
   if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     return absl::ErrnoToStatus(errno, "rdma_cm: fcntl");
   }
-  RD_ASSIGN_OR_RETURN(device::WakeFd wake, device::WakeFd::Create(channel->fd));
-  return std::unique_ptr<VerbsConnectionManager>(
-      new VerbsConnectionManager(finder, std::move(channel), std::move(wake)));
+  RD_RETURN_IF_ERROR(wake_.Watch(channel->fd));
+  channel_ = std::move(channel);
+  return absl::OkStatus();
 }
-
-VerbsConnectionManager::VerbsConnectionManager(const DeviceFinder* finder, Channel channel,
-                                               device::WakeFd wake)
-    : finder_(finder), channel_(std::move(channel)), wake_(std::move(wake)) {}
 
 VerbsConnectionManager::~VerbsConnectionManager() {
   RD_CHECK(endpoints_.empty(), "endpoints are destroyed before their connection manager");
@@ -138,7 +144,7 @@ void VerbsConnectionManager::Poll(device::TimeNs /*now*/) {
     next.endpoint->Deliver(std::move(next.event));
   }
   if (!queued_.empty()) wake_.Kick();
-  for (; budget > 0; --budget) {
+  for (; budget > 0 && channel_ != nullptr; --budget) {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(channel_.get(), &event) != 0) return;  // EAGAIN: no more now
     OnEvent(event);

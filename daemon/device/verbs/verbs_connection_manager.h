@@ -43,10 +43,14 @@ class VerbsCmEndpoint;
 
 class VerbsConnectionManager : public device::ConnectionManager {
  public:
-  // `finder` outlives the manager. Errors: Unavailable (the kernel has no rdma_cm, may not be
-  // asked, or has no RDMA device yet; says what to do); others of the kernel.
+  // `finder` outlives the manager, which makes no connections before Open(). Errors: the kernel's.
   static absl::StatusOr<std::unique_ptr<VerbsConnectionManager>> Create(const DeviceFinder* finder);
   ~VerbsConnectionManager() override;
+
+  // To be called once there is a device, which librdmacm insists on; again does nothing. Listeners
+  // from before do not listen on its devices. Errors: Unavailable (the kernel has no rdma_cm, may
+  // not be asked, or has no RDMA device; says what to do); others of the kernel.
+  absl::Status Open();
 
   // If the kernel makes no id, each call of the endpoint says why.
   std::unique_ptr<device::CmEndpoint> CreateEndpoint(device::PortSpace port_space,
@@ -80,7 +84,7 @@ class VerbsConnectionManager : public device::ConnectionManager {
     device::CmEvent event;
   };
 
-  VerbsConnectionManager(const DeviceFinder* finder, Channel channel, device::WakeFd wake);
+  VerbsConnectionManager(const DeviceFinder* finder, device::WakeFd wake);
 
   // ---- for the endpoints ----
   void Register(VerbsCmEndpoint* endpoint) { endpoints_.insert(endpoint); }
@@ -99,7 +103,7 @@ class VerbsConnectionManager : public device::ConnectionManager {
   void OnEvent(rdma_cm_event* raw);
 
   const DeviceFinder* const finder_;
-  const Channel channel_;
+  Channel channel_;  // null before Open()
   device::WakeFd wake_;
   std::vector<Id> anchors_;  // their context is null
   std::unordered_set<VerbsCmEndpoint*> endpoints_;

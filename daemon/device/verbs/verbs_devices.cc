@@ -84,6 +84,21 @@ VerbsDevices::VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path,
 
 VerbsDevices::~VerbsDevices() = default;
 
+void VerbsDevices::SetConnectionManager(VerbsConnectionManager* manager) {
+  manager_ = manager;
+  OpenConnectionManager();
+}
+
+void VerbsDevices::OpenConnectionManager() {
+  constexpr char kWhat[] = "rdma_cm";
+  if (manager_ == nullptr || devices().empty()) return;
+  std::erase_if(problems_,
+                [&](const VerbsDeviceProblem& problem) { return problem.what == kWhat; });
+  if (absl::Status opened = manager_->Open(); !opened.ok()) {
+    problems_.push_back({kWhat, std::string(opened.message())});
+  }
+}
+
 std::vector<device::Device*> VerbsDevices::devices() const {
   std::vector<device::Device*> present;
   for (const auto& device : devices_) {
@@ -175,6 +190,7 @@ void VerbsDevices::Add(ibv_device* device) {
   // Out of memory: then its going is seen by the next look at the list.
   [[maybe_unused]] const int watched =
       ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, added->async_fd(), &event);
+  OpenConnectionManager();
   if (observer_.on_added) observer_.on_added(*added);
 }
 

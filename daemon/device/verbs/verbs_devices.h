@@ -56,8 +56,9 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   int poll_fd() const noexcept override { return epoll_fd_.get(); }
   void Poll() override;
 
-  // Its endpoints on a device that goes are released too. May be null; outlives this, or is taken back.
-  void SetConnectionManager(VerbsConnectionManager* manager) noexcept { manager_ = manager; }
+  // It is opened when there is a device, now or later, and hears of those that go. To be taken back
+  // (null) before it is destroyed.
+  void SetConnectionManager(VerbsConnectionManager* manager);
 
   // Those that are there now.
   [[nodiscard]] std::vector<device::Device*> devices() const;
@@ -78,6 +79,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   void Rescan();
   void Add(ibv_device* device);
   void Remove(VerbsDevice& device);
+  void OpenConnectionManager();
 
   const VerbsDevicesConfig config_;
   VerbsDataPath* const path_;

@@ -199,6 +199,7 @@ void VerbsCmTest::SetUp() {
   rxe_ = *rxe;
   finder_ = std::make_unique<OneDeviceFinder>(rxe_.name, std::vector<IpAddress>{rxe_.v4, rxe_.v6});
   ASSERT_OK_AND_ASSIGN(manager_, verbs::VerbsConnectionManager::Create(finder_.get()));
+  ASSERT_OK(manager_->Open());
 }
 
 void VerbsCmTest::TearDown() {
