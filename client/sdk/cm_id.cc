@@ -28,6 +28,7 @@ v1::ConnParam ToProto(const ConnParam& param) {
   out.set_flow_control(param.flow_control);
   out.set_retry_count(param.retry_count);
   out.set_rnr_retry_count(param.rnr_retry_count);
+  out.set_min_rnr_timer(param.min_rnr_timer);
   out.set_srq(param.srq);
   out.set_qpn(param.qpn);
   out.set_qkey(param.qkey);

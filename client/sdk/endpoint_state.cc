@@ -85,29 +85,15 @@ EndpointState::~EndpointState() {
   if (hub_channel_ != nullptr) hub_->Leave(hub_channel_);
 }
 
-void EndpointState::SetRnrTimer() {
-  QpAttr attr;
-  attr.mask = kQpAttrMinRnrTimer;
-  attr.min_rnr_timer = options_.min_rnr_timer;
-  // Fails if the peer has gone already, which shows soon enough.
-  qp_->Modify(attr).IgnoreError();
-}
-
 absl::Status EndpointState::Accept(const CmEvent& request, const ConnParam& param) {
   SDK_RETURN_IF_ERROR(id_->Accept(param));
   accepted_ = true;
   peer_private_data_ = request.param().private_data;
-  // Not when it is established: the peer may send more than there are receives before that is looked at. (It may do so
-  // even now, at once, since the REP is under way; then its first wait is rdma_cm's.)
-  SetRnrTimer();
   return absl::OkStatus();
 }
 
 absl::Status EndpointState::OnEstablished(const CmEvent& event) {
-  if (!accepted_) {
-    peer_private_data_ = event.param().private_data;
-    SetRnrTimer();
-  }
+  if (!accepted_) peer_private_data_ = event.param().private_data;
   SDK_ASSIGN_OR_RETURN(hub_channel_, hub_->Adopt(*id_));
   return absl::OkStatus();
 }

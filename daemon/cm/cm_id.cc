@@ -136,6 +136,7 @@ void CmId::ClearQp() {
 absl::Status CmId::Connect(device::ConnParam param) {
   RD_RETURN_IF_ERROR(LimitDepths(device(), &param));
   if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
+  driver_.SetMinRnrTimer(param.min_rnr_timer);
   return endpoint_->Connect(param);
 }
 
@@ -146,6 +147,7 @@ void CmId::Accept(device::ConnParam param, Done done) {
     return;
   }
   param.qpn = driver_.qp()->qpn();
+  driver_.SetMinRnrTimer(param.min_rnr_timer);
   const QpDriver::Depths depths{param.responder_resources, param.initiator_depth};
   driver_.MoveToRts(
       *endpoint_, depths,

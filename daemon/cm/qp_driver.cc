@@ -61,6 +61,7 @@ void QpDriver::MoveToRts(const device::CmEndpoint& endpoint, const Depths& depth
     }
     if (depths.max_dest_rd_atomic) attr->max_dest_rd_atomic = *depths.max_dest_rd_atomic;
     if (depths.max_rd_atomic) attr->max_rd_atomic = *depths.max_rd_atomic;
+    if (min_rnr_timer_ != 0) attr->min_rnr_timer = min_rnr_timer_;
     steps.push_back(*attr);
   }
   Start(std::move(steps), std::move(done));

@@ -38,6 +38,8 @@ class QpDriver {
 
   [[nodiscard]] device::Qp* qp() const noexcept { return qp_; }
   void Bind(device::Qp* qp, engine::EngineProxy* engine) noexcept;
+  // For the way to RTR, instead of the endpoint's; 0: the endpoint's.
+  void SetMinRnrTimer(uint8_t code) noexcept { min_rnr_timer_ = code; }
   // Ends a chain with Cancelled. Moves nothing.
   void Unbind();
 
@@ -59,6 +61,7 @@ class QpDriver {
 
   device::Qp* qp_ = nullptr;
   engine::EngineProxy* engine_ = nullptr;
+  uint8_t min_rnr_timer_ = 0;
   std::shared_ptr<Chain> chain_;  // the running one
 };
 

@@ -55,6 +55,7 @@ struct ConnParam {
   bool srq = false;
   uint32_t qpn = 0;             // the local QP
   uint32_t qkey = 0;            // UD
+  uint8_t min_rnr_timer = 0;    // of the local QP, not on the wire; 0: as InitQpAttr() says
 };
 
 class CmEndpoint;

@@ -104,6 +104,7 @@ absl::StatusOr<device::ConnParam> FromMessage(const v1::ConnParam& message) {
   // The wire has three bits for each; librdmacm cuts larger values down to 7.
   param.retry_count = static_cast<uint8_t>(std::min(message.retry_count(), 7u));
   param.rnr_retry_count = static_cast<uint8_t>(std::min(message.rnr_retry_count(), 7u));
+  RD_RETURN_IF_ERROR(Take("min_rnr_timer", message.min_rnr_timer(), 31, &param.min_rnr_timer));
   param.srq = message.srq();
   RD_RETURN_IF_ERROR(Take("qpn", message.qpn(), kMaxQpn, &param.qpn));
   param.qkey = message.qkey();

@@ -110,6 +110,18 @@ TEST_F(CmIdTest, WithoutAQpTheClientSeesConnectResponseAndEstablishesItself) {
   EXPECT_EQ(manager_.log, (Log{"connect", "establish"}));
 }
 
+// A peer may find no receive before the application could set the timer by itself.
+TEST_F(CmIdTest, TheConnectionsRnrTimerGoesWithTheQpToRtr) {
+  BindQp();
+  device::ConnParam param;
+  param.min_rnr_timer = 11;
+  ASSERT_TRUE(id_->Connect(param).ok());
+  endpoint_->Say(CmEventType::kConnectResponse);
+  ASSERT_EQ(qp_.moves.size(), 4u);  // INIT for receives, then INIT, RTR and RTS
+  EXPECT_EQ(qp_.moves[2].state, device::QpState::kRtr);
+  EXPECT_EQ(qp_.moves[2].min_rnr_timer, 11);
+}
+
 TEST_F(CmIdTest, QpThatRefusesIsAConnectErrorAndThePeerIsRejected) {
   BindQp();
   qp_.refuses = device::QpState::kRtr;

@@ -38,9 +38,6 @@ struct EndpointOptions {
   uint32_t recv_depth = 32;        // receives kept posted; a sender that is faster waits
   uint32_t max_recv_bytes = 8192;  // largest message that can be received; recv_depth times this is reserved
   uint32_t max_inline_bytes = 64;  // sends up to this are copied into the queue
-  // How long a peer that finds no receive posted is told to wait before it tries again, as a code of ibv_modify_qp(3);
-  // 10 is 0.32 ms. (rdma_cm leaves it at 0, which is 655 ms.)
-  uint8_t min_rnr_timer = 10;
   WaitStyle wait = WaitStyle::kBlocking;
   absl::Duration connect_timeout = absl::Seconds(10);
   ConnParam param;

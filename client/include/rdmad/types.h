@@ -161,6 +161,9 @@ struct ConnParam {
   uint8_t flow_control = 1;
   uint8_t retry_count = 7;      // 0..7, for lost packets
   uint8_t rnr_retry_count = 7;  // 0..7 when no receive is posted; 7: for ever
+  // How long a peer that finds no receive posted is told to wait before it tries again, by the code of ibv_modify_qp(3): 10
+  // is 0.32 ms. 0 leaves it to rdma_cm, which says 655 ms.
+  uint8_t min_rnr_timer = 10;
   bool srq = false;
   uint32_t qpn = 0;   // only for a QP that the application moves by itself
   uint32_t qkey = 0;  // UD

@@ -37,12 +37,7 @@ class Service {
       target_ = std::move(target).value();
       param.private_data = EncodeTarget(Endpoint::Describe(target_));
     }
-    if (absl::Status status = id_->Accept(param); !status.ok()) return status;
-    // Should the peer outrun the receives all the same, it tries again soon: 10 is 0.32 ms.
-    QpAttr attr;
-    attr.mask = kQpAttrMinRnrTimer;
-    attr.min_rnr_timer = 10;
-    return qp_.Modify(attr);
+    return id_->Accept(param);
   }
 
   // Until the peer has enough: then the QP is flushed.

@@ -198,7 +198,9 @@ absl::Status VerbsCmEndpoint::Bind(const SocketAddress& local) {
   sockaddr_storage name{};
   local.ToSockaddr(&name);
   if (rdma_bind_addr(id_, reinterpret_cast<sockaddr*>(&name)) != 0) {
-    const int error = errno;
+    // The address is there. So the kernel says that the port stands in its way: one of the two that
+    // want it is the wildcard.
+    const int error = errno == EADDRNOTAVAIL && local.port != 0 ? EADDRINUSE : errno;
     return CmStatus(error, Einval::kArgument, absl::StrCat("bind_addr: local=", local.ToString()));
   }
   manager_->Anchor(*id_);
