@@ -1,8 +1,14 @@
 # shellcheck shell=bash
 # In a guest under systemd: rdmad installed as its package would, then started by its socket, used, reloaded, restarted below
-# a waiting application, killed by the watchdog and stopped; the journal stays clean.
+# a waiting application, killed by the watchdog and stopped; the journal stays clean. After rxe_pair it serves the kernel's
+# rxe, else the soft device.
 # shellcheck source=guest.sh
 source "$VM_DIR/guest.sh"
+
+host=${A4:-127.0.0.1}
+# rxe has UDP port 4791 to itself, on every address.
+devices=
+[ -z "${A4:-}" ] || devices=$'[soft]\nenabled = false\n'
 
 fail() {
   echo "FAILED: $*"
@@ -16,6 +22,7 @@ install_all() {
     install -D -m 644 systemd/sysusers.conf /usr/lib/sysusers.d/rdmad.conf &&
     install -D -m 644 systemd/tmpfiles.conf /usr/lib/tmpfiles.d/rdmad.conf &&
     install -D -m 644 config/rdmad.toml -t /etc/rdmad || return
+  [ -z "$devices" ] || printf '%s' "$devices" >/etc/rdmad/rdmad.toml
   # One that may attach and one that may not.
   printf 'u member - "may attach"\nm member rdma\nu stranger - "may not"\n' >/usr/lib/sysusers.d/zz-test.conf
   # Half a minute is long to wait for.
@@ -46,7 +53,7 @@ active || fail "not running"
 
 listens() { rdmactl --wait 20 connections 2>/dev/null | grep -qi "listen.*:$1\b"; }
 # say_hello PORT: both processes of the example hear each other; the server, whose process is $server, waits already.
-greets() { as member timeout 20 hello client "127.0.0.1:$1" >/tmp/client 2>&1; }
+greets() { as member timeout 20 hello client "$host:$1" >/tmp/client 2>&1; }
 say_hello() {
   wait_until 30 greets "$1" && wait_until 20 _gone "$server" && wait "$server" &&
     grep -q 'got "hello, RDMA"' /tmp/server && grep -q 'got "hello, RDMA"' /tmp/client && return
@@ -55,7 +62,7 @@ say_hello() {
   return 1
 }
 hello() {
-  as member hello server 127.0.0.1:7471 >/tmp/server 2>&1 &
+  as member hello server "$host:7471" >/tmp/server 2>&1 &
   server=$!
   say_hello 7471
 }
@@ -66,7 +73,7 @@ check "a stranger is refused" refused
 reload() {
   local before
   before=$(property MainPID)
-  printf '[log]\nlevel = "debug"\n' >/etc/rdmad/rdmad.toml
+  printf '%s[log]\nlevel = "debug"\n' "$devices" >/etc/rdmad/rdmad.toml
   systemctl reload rdmad && wait_until 10 reloaded && [ "$(property MainPID)" = "$before" ] && status
 }
 reloaded() { journal | grep -q 'reload'; }
@@ -77,7 +84,7 @@ check "systemctl reload reads the configuration, without a restart" reload
 restart() {
   local before
   before=$(property MainPID)
-  as member hello server 127.0.0.1:7472 >/tmp/server 2>&1 &
+  as member hello server "$host:7472" >/tmp/server 2>&1 &
   server=$!
   wait_until 30 listens 7472 && systemctl restart rdmad && active && [ "$(property MainPID)" != "$before" ] && say_hello 7472
 }
