@@ -28,6 +28,7 @@
 #include "daemon/control/run_dir.h"
 #include "daemon/control/systemd.h"
 #include "daemon/control/version.h"
+#include "daemon/host_notes.h"
 #include "daemon/memory/bus_guard.h"
 #include "daemon/stack.h"
 
@@ -85,6 +86,9 @@ int Serve(const Flags& flags, const control::Config& config, control::DaemonIden
   signal(SIGPIPE, SIG_IGN);
   if (!memory::InstallBusGuard())
     return Fail(absl::ErrnoToStatus(errno, "cannot guard against SIGBUS"), kExitFailed);
+  for (const std::string& note : HostNotes(config)) {
+    control::Log("control").info("{}", note);
+  }
   Stack stack;
   if (absl::Status built = stack.Build(config); !built.ok()) return Fail(built, kExitFailed);
 
@@ -114,7 +118,8 @@ int Main(int argc, char** argv) {
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error or off; over the file's")
       ->type_name("LEVEL");
-  app.add_flag("--check", flags.check, "check the configuration and exit");
+  app.add_flag("--check", flags.check,
+               "check the configuration, and whether the host is fit for it, and exit");
   app.set_version_flag("--version", std::string("rdmad ") + control::kVersion);
   try {
     app.parse(argc, argv);
@@ -144,6 +149,7 @@ int Main(int argc, char** argv) {
   if (flags.check) {
     printf("%s: good\n",
            flags.config_file.empty() ? "built-in configuration" : flags.config_file.c_str());
+    for (const std::string& note : HostNotes(config)) printf("note: %s\n", note.c_str());
     return kExitOk;
   }
   control::InitLogging(config.log.level, !FromEnvironment("JOURNAL_STREAM").empty());

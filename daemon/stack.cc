@@ -11,7 +11,6 @@
 #include "daemon/control/log.h"
 #include "daemon/device/soft/cm/cm_counters.h"
 #include "daemon/device/soft/net_config.h"
-#include "daemon/device/verbs/memlock.h"
 
 namespace rdmad {
 namespace {
@@ -57,8 +56,6 @@ absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
   }
   if (inventory_.devices.empty()) {
     control::Log("device").info("no RDMA device on this host; one that comes will be served");
-  } else if (const std::string advice = verbs::MemlockAdvice(); !advice.empty()) {
-    control::Log("device").warn("{}", advice);
   }
   return absl::OkStatus();
 }

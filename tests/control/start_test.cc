@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,27 @@ TEST(RdmadCheck, GoodConfiguration) {
   const ProgramResult result = RunDaemon({"--check", "--config", Config(temp)});
   EXPECT_EQ(result.exit.code, 0);
   EXPECT_TRUE(Has(result.output, "rdmad.toml: good")) << result.output;
+}
+
+// No RDMA device here, so nothing of its needs is told; huge pages matter to every device.
+TEST(RdmadCheck, TellsWhatTheHostLacks) {
+  const ProgramResult result = RunDaemon({"--check"});
+  EXPECT_EQ(result.exit.code, 0);
+  const bool none = Has(ReadFile("/proc/meminfo"), "HugePages_Total:       0");
+  EXPECT_EQ(Has(result.output, "note: huge pages: none reserved"), none) << result.output;
+  if (!std::filesystem::exists("/dev/infiniband")) {
+    EXPECT_FALSE(Has(result.output, "memlock")) << result.output;
+  }
+}
+
+TEST(RdmadStart, SaysOnceThatThereIsNoRdmaDevice) {
+  if (std::filesystem::exists("/dev/infiniband")) GTEST_SKIP() << "this host has RDMA devices";
+  DaemonProcess daemon(OwnDaemon());
+  ASSERT_OK(daemon.Start());
+  const std::string log = daemon.Log();
+  const size_t first = log.find("no RDMA device on this host");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("no RDMA device on this host", first + 1), std::string::npos) << log;
 }
 
 TEST(RdmadCheck, ExampleConfiguration) {

@@ -32,6 +32,12 @@ bool CopiesIntoBuffers(std::string_view name) {
 
 }  // namespace
 
+bool HostHasDevices() {
+  int count = 0;
+  const DeviceListPtr list(ibv_get_device_list(&count));
+  return list != nullptr && count > 0;
+}
+
 // One context's removal, seen from the engine: kills it, then control closes it.
 class VerbsDevices::Removal final : public device::EngineObject {
  public:

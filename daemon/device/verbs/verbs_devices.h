@@ -29,6 +29,9 @@
 
 namespace rdmad::verbs {
 
+// Whether the kernel has any RDMA device now. Thread: any.
+bool HostHasDevices();
+
 struct VerbsDevicesConfig {
   std::vector<std::string> only;  // names ("mlx5_0"); empty: all there are
 };
