@@ -143,9 +143,11 @@ absl::StatusOr<std::unique_ptr<VerbsQp>> VerbsQp::Create(std::shared_ptr<OpenCon
   hw_init.cap.max_recv_sge = init.cap.max_recv_sge;
   hw_init.cap.max_inline_data = init.cap.max_inline_bytes;
   // One place more, for the mark behind refused sends.
-  if (hw_init.cap.max_send_wr < attr.max_qp_wr) ++hw_init.cap.max_send_wr;
+  const uint32_t mark_places = hw_init.cap.max_send_wr < attr.max_qp_wr ? 1 : 0;
+  hw_init.cap.max_send_wr += mark_places;
   ibv_qp* const hw = ibv_create_qp(pd, &hw_init);
   if (hw == nullptr) return context->Error("create_qp", errno);
+  hw_init.cap.max_send_wr -= mark_places;
   std::unique_ptr<VerbsQp> qp(new VerbsQp(std::move(context), init, Granted(hw_init.cap)));
   qp->hw_ = hw;
   qp->qpn_ = hw->qp_num;

@@ -1,0 +1,204 @@
+#include "tests/device/verbs/fake_ibverbs.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace rdmad::testing {
+namespace {
+
+FakeIbverbs* fake = nullptr;
+
+int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
+  ++fake->posts;
+  uint32_t left = std::exchange(fake->sends_taken, UINT32_MAX);
+  for (; wr != nullptr; wr = wr->next, --left) {
+    if (left == 0) {
+      *bad = wr;
+      return ENOMEM;
+    }
+    uint32_t bytes = 0;
+    for (int i = 0; i < wr->num_sge; ++i) bytes += wr->sg_list[i].length;
+    fake->sends.push_back({wr->wr_id, wr->opcode, wr->send_flags, bytes});
+  }
+  return 0;
+}
+
+int PostRecv(ibv_qp*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  if (fake->refuse_recvs) {
+    *bad = wr;
+    return ENOMEM;
+  }
+  for (; wr != nullptr; wr = wr->next) fake->recvs.push_back(wr->wr_id);
+  return 0;
+}
+
+int PollCqOp(ibv_cq*, int count, ibv_wc* wcs) {
+  return fake->PollCq(count, wcs);
+}
+
+int ArmCq(ibv_cq*, int) {
+  ++fake->arms;
+  return 0;
+}
+
+int Destroy() {
+  --fake->open_objects;
+  return 0;
+}
+
+}  // namespace
+
+FakeIbverbs::FakeIbverbs() {
+  RD_CHECK(fake == nullptr, "one at a time");
+  fake = this;
+  std::strcpy(device_.name, "fake0");
+  RD_CHECK(::pipe2(channel_pipe, O_CLOEXEC) == 0 && ::pipe2(async_pipe, O_CLOEXEC) == 0);
+  context.device = &device_;
+  context.async_fd = async_pipe[0];
+  context.ops.post_send = PostSend;
+  context.ops.post_recv = PostRecv;
+  context.ops.poll_cq = PollCqOp;
+  context.ops.req_notify_cq = ArmCq;
+}
+
+FakeIbverbs::~FakeIbverbs() {
+  for (const int fd : {channel_pipe[0], channel_pipe[1], async_pipe[0], async_pipe[1]}) ::close(fd);
+  fake = nullptr;
+}
+
+FakeIbverbs& FakeIbverbs::Get() {
+  return *fake;
+}
+
+void FakeIbverbs::Complete(uint64_t wr_id, ibv_wc_status status, ibv_wc_opcode opcode,
+                           uint32_t byte_len) {
+  ibv_wc wc{};
+  wc.wr_id = wr_id;
+  wc.status = status;
+  wc.opcode = opcode;
+  wc.byte_len = byte_len;
+  wc.qp_num = qp.qp_num;
+  completions.push_back(wc);
+}
+
+void FakeIbverbs::RaiseCompletionEvent() {
+  RD_CHECK(::write(channel_pipe[1], "c", 1) == 1);
+}
+
+void FakeIbverbs::RaiseDeviceFatal() {
+  RD_CHECK(::write(async_pipe[1], "f", 1) == 1);
+}
+
+int FakeIbverbs::PollCq(int count, ibv_wc* wcs) {
+  int taken = 0;
+  for (; taken < count && !completions.empty(); ++taken) {
+    wcs[taken] = completions.front();
+    completions.pop_front();
+  }
+  return taken;
+}
+
+}  // namespace rdmad::testing
+
+// ---- the library's functions that the device calls ----
+
+using rdmad::testing::Destroy;
+using rdmad::testing::FakeIbverbs;
+
+extern "C" {
+
+const char* ibv_get_device_name(ibv_device* device) {
+  return device->name;
+}
+ibv_context* ibv_open_device(ibv_device*) {
+  ++FakeIbverbs::Get().open_objects;
+  return &FakeIbverbs::Get().context;
+}
+int ibv_close_device(ibv_context*) {
+  return Destroy();
+}
+ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+  ++FakeIbverbs::Get().open_objects;
+  return new ibv_comp_channel{context, FakeIbverbs::Get().channel_pipe[0], 0};
+}
+int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
+  delete channel;
+  return Destroy();
+}
+ibv_pd* ibv_alloc_pd(ibv_context* context) {
+  ++FakeIbverbs::Get().open_objects;
+  return new ibv_pd{context, 1};
+}
+int ibv_dealloc_pd(ibv_pd* pd) {
+  delete pd;
+  return Destroy();
+}
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t, unsigned int) {
+  ++FakeIbverbs::Get().open_objects;
+  return new ibv_mr{pd->context, pd, addr, length, 1, 11, 12};
+}
+int ibv_dereg_mr(ibv_mr* mr) {
+  delete mr;
+  return Destroy();
+}
+ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
+                      int) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  ++fake.open_objects;
+  fake.cq.context = context;
+  fake.cq.channel = channel;
+  fake.cq.cq_context = cq_context;
+  fake.cq.cqe = cqe;
+  return &fake.cq;
+}
+int ibv_destroy_cq(ibv_cq*) {
+  return Destroy();
+}
+ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  ++fake.open_objects;
+  fake.qp.context = pd->context;
+  fake.qp.qp_num = 0x77;
+  fake.qp.qp_type = init->qp_type;
+  return &fake.qp;
+}
+int ibv_destroy_qp(ibv_qp*) {
+  return Destroy();
+}
+int ibv_modify_qp(ibv_qp*, ibv_qp_attr* attr, int mask) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  if (fake.modify_error != 0) return fake.modify_error;
+  if ((mask & IBV_QP_STATE) != 0) fake.moves.push_back(attr->qp_state);
+  return 0;
+}
+int ibv_query_qp(ibv_qp*, ibv_qp_attr* attr, int, ibv_qp_init_attr*) {
+  *attr = {};
+  attr->qp_state =
+      FakeIbverbs::Get().moves.empty() ? IBV_QPS_RESET : FakeIbverbs::Get().moves.back();
+  return 0;
+}
+int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
+  char byte;
+  if (::read(channel->fd, &byte, 1) != 1) return -1;
+  *cq = &FakeIbverbs::Get().cq;
+  *cq_context = (*cq)->cq_context;
+  return 0;
+}
+void ibv_ack_cq_events(ibv_cq*, unsigned int) {}
+int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  char byte;
+  if (::read(context->async_fd, &byte, 1) != 1) return -1;
+  *event = {};
+  event->event_type = IBV_EVENT_DEVICE_FATAL;
+  return 0;
+}
+void ibv_ack_async_event(ibv_async_event*) {}
+
+}  // extern "C"
