@@ -22,7 +22,7 @@ namespace rdmad::testing {
 namespace {
 
 constexpr int kParallel = 20;
-constexpr int kCycles = Fewer(5000) / kParallel * kParallel;
+const int kCycles = Fewer(5000) / kParallel * kParallel;
 constexpr uint64_t kAllowedGrowthBytes = 4 << 20;  // of allocators, not per connection
 // Against the thousands of connections, what libraries may hold more or less of at a given moment.
 constexpr int kRuntimeSlack = 8;

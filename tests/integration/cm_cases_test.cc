@@ -68,7 +68,7 @@ TEST_F(CmCasesTest, DestroyingAnIdWaitsForTheAcknowledgementOfItsEvents) {
 
   rejected.reset();  // acknowledges it
 
-  EXPECT_EQ(destroyed.wait_for(std::chrono::seconds(1)), std::future_status::ready);
+  EXPECT_EQ(destroyed.wait_for(std::chrono::seconds(kSlowness)), std::future_status::ready);
   EXPECT_OK(destroyed.get());
 }
 
@@ -217,7 +217,7 @@ TEST_F(CmCasesTest, EventDescriptorsWorkWithEpollDupAndNonBlocking) {
   epoll.Remove(copy.get());
   copy.Reset();
   ASSERT_OK(id->ResolveRoute(absl::Seconds(2)));
-  EXPECT_EQ(epoll.Wait(2000), std::vector<uint64_t>{0});
+  EXPECT_EQ(epoll.Wait(2000 * kSlowness), std::vector<uint64_t>{0});
   EXPECT_OK(ExpectEvent(*cm_channel, CmEventType::kRouteResolved));
 }
 
@@ -235,9 +235,9 @@ TEST_F(CmCasesTest, EachCompletionEventWakesAnEdgeTriggeredWaiterOnce) {
     ASSERT_OK_AND_ASSIGN(Pool pool, Pool::Create(client(1), 4096));
     ASSERT_OK(pair.passive->qp().PostRecv(1, nullptr, 0, nullptr));
     ASSERT_OK(pair.active.id->qp().PostSend(2, nullptr, 0, nullptr, kSendSignaled));
-    EXPECT_EQ(epoll.Wait(2000), std::vector<uint64_t>{7});
+    EXPECT_EQ(epoll.Wait(2000 * kSlowness), std::vector<uint64_t>{7});
     EXPECT_EQ(epoll.Wait(0), std::vector<uint64_t>{});
-    ASSERT_OK_AND_ASSIGN(CompletionQueue told, channel.GetEvent(absl::Seconds(1)));
+    ASSERT_OK_AND_ASSIGN(CompletionQueue told, channel.GetEvent(Slow(absl::Seconds(1))));
     EXPECT_TRUE(told == pair.active_cq);
     told.AckEvents();
     ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(pair.active_cq));

@@ -23,7 +23,7 @@
 namespace rdmad::testing {
 namespace {
 
-constexpr int kRounds = Fewer(100);  // half with either end as the victim
+const int kRounds = Fewer(100);  // half with either end as the victim
 constexpr int kMaxDelayMs = 60;
 constexpr absl::Duration kHearsWithin = absl::Seconds(2);
 constexpr uint64_t kSeed = 20261130;

@@ -3,6 +3,7 @@
 // asynchronous cases.)
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -141,7 +142,8 @@ TEST_F(SdkCmTest, SynchronousIdBecomesAsynchronousAndBack) {
   }
   ASSERT_OK(id->Migrate(nullptr));
   EXPECT_OK(id->ResolveRoute(absl::Seconds(2)));
-  EXPECT_EQ(id->device_index(), 0u);
+  // On verbs, the way from a device to its own address leads over the other one.
+  EXPECT_EQ(id->device_index(), OnVerbs() ? 1u : 0u);
   EXPECT_EQ(id->dst_port(), 1);
 }
 
@@ -235,10 +237,10 @@ TEST_F(SdkCmTest, DevicesTellTheirLimitsAndKeepThem) {
   ASSERT_OK_AND_ASSIGN(const auto devices, client_->GetDevices());
   ASSERT_FALSE(devices.empty());
   const DeviceInfo& device = devices[0];
-  EXPECT_EQ(device.kind, "soft");
+  EXPECT_EQ(device.kind, OnVerbs() ? "verbs" : "soft");
   EXPECT_NE(device.node_guid, 0u);
-  ASSERT_FALSE(device.gids.empty());
-  EXPECT_EQ(device.gids[0].text, Ipv4(0));
+  EXPECT_TRUE(std::any_of(device.gids.begin(), device.gids.end(),
+                          [](const auto& gid) { return gid.text == Ipv4(0); }));
   EXPECT_TRUE(
       absl::IsInvalidArgument(CompletionQueue::Create(*client_, 0, device.max_cqe + 1).status()));
   EXPECT_TRUE(absl::IsNotFound(ProtectionDomain::Alloc(*client_, 77).status()));
@@ -247,7 +249,8 @@ TEST_F(SdkCmTest, DevicesTellTheirLimitsAndKeepThem) {
   QpInit init;
   init.cap.max_send_wr = device.max_qp_wr + 1;
   EXPECT_TRUE(absl::IsInvalidArgument(id->CreateQp(nullptr, init)));
-  init.cap.max_send_wr = device.max_qp_wr;
+  // Its CQ is as deep, which with rxe may be less.
+  init.cap.max_send_wr = std::min(device.max_qp_wr, device.max_cqe);
   EXPECT_OK(id->CreateQp(nullptr, init));
 }
 

@@ -333,7 +333,8 @@ TEST_F(SdkEndpointTest, ConnectChecksWhatItIsGiven) {
   EXPECT_TRUE(absl::IsNotFound(Endpoint::Connect(*client_, "no.such.host.invalid:80").status()));
   EndpointOptions zero;
   zero.recv_depth = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(ConnectApps(*client_, *client_, Ipv4(0), zero).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      Endpoint::Connect(*client_, WithPort(Ipv4(0), 1), zero).status()));
 }
 
 // Two applications, so that each has as many: beyond any limit of a thousand on the way.
