@@ -20,6 +20,8 @@ done
 
 export TEST_TMPDIR=/tmp/vm-test
 mkdir -p "$TEST_TMPDIR"
+# The processor is emulated (tests/support/slow.h).
+export RDMAD_TEST_SLOWNESS=10
 if [ -n "$setup" ]; then
   "$setup" || { echo "guest: $setup failed" && exit 1; }
   export A4 B4 A6 B6
