@@ -9,6 +9,7 @@
 #include "client/rdmactl/bench/command.h"
 #include "client/rdmactl/exit_code.h"
 #include "client/rdmactl/show.h"
+#include "client/sdk/version.h"
 #include "rdmad/client.h"
 
 namespace {
@@ -141,6 +142,7 @@ int Finish(const absl::Status& status) {
 int main(int argc, char** argv) {
   CLI::App app("Shows what the RDMA daemon rdmad does, and measures it.", "rdmactl");
   app.footer(kFooter);
+  app.set_version_flag("--version", std::string("rdmactl ") + rdmad::sdk::kVersion);
   app.require_subcommand(1);
   app.fallthrough();
   app.get_formatter()->column_width(30);

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/sdk/status_errno.h"
 #include "client/sdk/status_macros.h"
@@ -13,6 +14,10 @@ namespace rdmad {
 absl::StatusOr<std::vector<AddrInfo>> GetAddrInfo(const std::string& node, const std::string& service,
                                                   const AddrInfoHints& hints) {
   if (node.empty() && service.empty()) return absl::InvalidArgumentError("getaddrinfo: neither node nor service given");
+  // getaddrinfo(3) takes larger numbers modulo 65536.
+  if (uint32_t port; absl::SimpleAtoi(service, &port) && port > UINT16_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("getaddrinfo: port ", service, ": allowed are 0 to 65535"));
+  }
   addrinfo request{};
   request.ai_family = hints.family == 4 ? AF_INET : hints.family == 6 ? AF_INET6 : AF_UNSPEC;
   request.ai_socktype = hints.port_space == PortSpace::kUdp ? SOCK_DGRAM : SOCK_STREAM;

@@ -68,8 +68,10 @@ Admin::Admin(AdminFacts facts, const Inventory* inventory, const session::Device
 
 void Admin::ForEachVisible(const Caller& caller,
                            const std::function<void(session::Session&)>& visit) const {
-  if (caller.privileged) return registry_->ForEach(visit);
-  visit(*caller.session);
+  const uid_t uid = caller.session->identity().uid;
+  registry_->ForEach([&](session::Session& session) {
+    if (caller.privileged || session.identity().uid == uid) visit(session);
+  });
 }
 
 void Admin::AddDevices(const Caller& caller,

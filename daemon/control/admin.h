@@ -45,7 +45,7 @@ class Admin {
   void SetMetricsAddress(const std::string& address) { facts_.metrics_address = address; }
 
  private:
-  // The caller's own session, or all.
+  // The sessions of the caller's user, or all.
   void ForEachVisible(const Caller& caller,
                       const std::function<void(session::Session&)>& visit) const;
   void AddDevices(const Caller& caller,

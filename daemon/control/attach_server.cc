@@ -236,11 +236,11 @@ void AttachServer::StopWaiting(const Connection* connection) {
 void AttachServer::OnRequest(const std::shared_ptr<Connection>& connection,
                              const std::string& packet) {
   StopWaiting(connection.get());
-  absl::StatusOr<v1::AttachRequest> request = ParseRequest(packet);
-  if (!request.ok()) return Refuse(connection, request.status());
   if (absl::Status allowed = policy_->MayAttach(connection->peer); !allowed.ok()) {
     return Refuse(connection, allowed);
   }
+  absl::StatusOr<v1::AttachRequest> request = ParseRequest(packet);
+  if (!request.ok()) return Refuse(connection, request.status());
   session::SessionIdentity identity;
   identity.pid = connection->peer.pid;
   identity.uid = connection->peer.uid;

@@ -24,9 +24,18 @@ std::string CheckLogLevel(const std::string& text) {
   return absl::StrCat("\"", text, "\" is no level; use trace, debug, info, warn, error or off");
 }
 
+// What is left of sockaddr_un::sun_path beside "/attach.sock" and its end.
+constexpr size_t kMaxRunDirBytes = 95;
+
 std::string CheckRunDir(const std::string& text) {
-  if (text.empty() || text.front() == '/') return "";
-  return absl::StrCat("\"", text, "\" is not an absolute path; begin it with /");
+  if (!text.empty() && text.front() != '/') {
+    return absl::StrCat("\"", text, "\" is not an absolute path; begin it with /");
+  }
+  if (text.size() > kMaxRunDirBytes) {
+    return absl::StrCat("its ", text.size(), " bytes are too long; a socket's path allows ",
+                        kMaxRunDirBytes);
+  }
+  return "";
 }
 
 std::string CheckMetricsAddress(const std::string& text) {

@@ -1,5 +1,6 @@
 #include "daemon/control/daemon.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -64,6 +65,9 @@ void Daemon::RunWhile(State state) {
 }
 
 absl::Status Daemon::StartUp() {
+  // What is wrong in a client's message is answered to the client; protobuf would write it to
+  // stderr as well, as often as the client likes.
+  google::protobuf::SetLogHandler(nullptr);
   RD_ASSIGN_OR_RETURN(policy_, Policy::Create(options_.config.policy, options_.identity));
   WatchSignals();
   for (engine::EngineProxy* engine : inventory_->engines) {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 16;
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr int64_t kSweepEveryNs = 100'000'000;
 constexpr int64_t kSecondNs = 1'000'000'000;
 
 ino_t InodeOf(int fd) {
@@ -117,23 +118,35 @@ bool RpcDoor::Admit(int socket) {
     return refuse(std::string(allowed.message()));
 
   const auto too_many = [this, uid = peer->uid] {
-    size_t of_user = 0;
-    for (const auto& [fd, connection] : connections_) of_user += connection.uid == uid ? 1 : 0;
+    const auto user = count_by_user_.find(uid);
     return connections_.size() >= options_.max_connections ||
-           of_user >= options_.max_connections_per_user;
+           (user != count_by_user_.end() && user->second >= options_.max_connections_per_user);
   };
   if (too_many()) {
     Sweep();
     if (too_many()) return refuse("too many connections");
   }
+  // The number may be a connection's that has ended unseen.
+  if (const auto old = connections_.find(socket); old != connections_.end()) Forget(old);
   connections_[socket] = {peer->uid, peer->pid, InodeOf(socket)};
+  ++count_by_user_[peer->uid];
   return true;
 }
 
 void RpcDoor::Sweep() {
+  const int64_t now = MonotonicNs();
+  if (now - swept_at_ns_ < kSweepEveryNs) return;
+  swept_at_ns_ = now;
   for (auto it = connections_.begin(); it != connections_.end();) {
-    it = InodeOf(it->first) == it->second.inode ? std::next(it) : connections_.erase(it);
+    it = InodeOf(it->first) == it->second.inode ? std::next(it) : Forget(it);
   }
+}
+
+std::map<int, RpcDoor::Connection>::iterator RpcDoor::Forget(
+    std::map<int, Connection>::iterator connection) {
+  const auto user = count_by_user_.find(connection->second.uid);
+  if (--user->second == 0) count_by_user_.erase(user);
+  return connections_.erase(connection);
 }
 
 absl::StatusOr<Caller> RpcDoor::Authenticate(const RpcCall& call) {

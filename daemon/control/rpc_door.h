@@ -78,8 +78,10 @@ class RpcDoor {
   void PauseAccepting();
   // Refuses by returning false.
   bool Admit(int socket);
-  // Drops the records of connections that have ended, of which nobody tells us.
+  // Drops the records of connections that have ended, of which nobody tells us. Rarely: who is
+  // refused shall cost little.
   void Sweep();
+  std::map<int, Connection>::iterator Forget(std::map<int, Connection>::iterator connection);
   void OnCall(const std::shared_ptr<RpcCall>& call);
   absl::StatusOr<Caller> Authenticate(const RpcCall& call);
 
@@ -93,6 +95,8 @@ class RpcDoor {
   std::unique_ptr<AsioFdWatch> accept_watch_;
   boost::asio::steady_timer accept_timer_;
   std::map<int, Connection> connections_;  // by the descriptor that gRPC has
+  std::map<uid_t, size_t> count_by_user_;  // of connections_
+  int64_t swept_at_ns_ = INT64_MIN / 2;
   RpcCounters counters_;
   LogLimiter log_;
 };

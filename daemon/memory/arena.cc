@@ -160,7 +160,7 @@ absl::Status ArenaSet::AddArena(uint64_t bytes) {
 }
 
 absl::Status ArenaSet::LimitError(uint64_t bytes) const {
-  return absl::ResourceExhaustedError(absl::StrCat("arena: limit_bytes=", options_.limit_bytes,
+  return absl::ResourceExhaustedError(absl::StrCat("arena: the session's queues: max_arena_bytes=", options_.limit_bytes,
                                                    " current_bytes=", reserved_bytes(),
                                                    " asked_bytes=", bytes));
 }

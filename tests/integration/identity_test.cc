@@ -66,12 +66,12 @@ TEST_F(IdentityTest, AnOutsiderCannotAttachAndIsLogged) {
   EXPECT_TRUE(Has(log, "pid=")) << log;
 }
 
-TEST_F(IdentityTest, AMemberAttachesAndSeesOnlyItsOwnSessions) {
+TEST_F(IdentityTest, AMemberAttachesAndSeesItsUsersSessionsAlone) {
   ASSERT_OK_AND_ASSIGN(Client root_app, AttachTo(Daemon(0)));
   ASSERT_OK_AND_ASSIGN(const std::string output, Run(kMember, {"attach"}));
   EXPECT_TRUE(Has(output, "attach OK")) << output;
   EXPECT_TRUE(Has(output, "privileged 0")) << output;
-  EXPECT_TRUE(Has(output, absl::StrCat("sees ", kMember, "\n"))) << output;
+  EXPECT_TRUE(Has(output, absl::StrCat("sees ", kMember, " ", kMember, "\n"))) << output;
 }
 
 TEST_F(IdentityTest, RootSeesEverySession) {

@@ -1,6 +1,6 @@
 // What somebody else on the host can do; run by identity_test as another user.
 //
-//   other_user RUN_DIR attach          attaches and looks around. Prints "attach CODE", and then
+//   other_user RUN_DIR attach          attaches twice and looks around. Prints "attach CODE", and then
 //                                      "privileged 0|1" and "sees UID..." of the sessions
 //   other_user RUN_DIR call TOKEN      calls with another's token, in hex. Prints "call CODE"
 #include <cstdio>
@@ -22,6 +22,8 @@ int Attach(const std::string& run_dir) {
   const absl::StatusOr<RawClient> raw = RawClient::Attach(run_dir, "other user");
   Say("attach", raw.status());
   if (!raw.ok()) return 0;
+  const absl::StatusOr<RawClient> second = RawClient::Attach(run_dir, "the same user");
+  if (!second.ok()) return Say("second", second.status());
   v1::GetStatusReply status;
   absl::Status called = raw->Call(raw->admin(), &v1::AdminService::Stub::GetStatus, {}, &status);
   if (!called.ok()) return Say("status", called);

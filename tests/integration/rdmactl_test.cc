@@ -88,6 +88,7 @@ TEST_F(RdmactlTest, ListsShowWhatASessionHolds) {
 
 TEST_F(RdmactlTest, VersionWorksWithAndWithoutADaemon) {
   EXPECT_NE(Ask({"version"}).output.find(Daemon(0).run_dir()), std::string::npos);
+  EXPECT_EQ(Run({"--version"}).exit.code, 0);
   const TempDir nobody;
   const ProgramResult alone = Run({"--run-dir", nobody.path(), "--wait", "0", "version"});
   EXPECT_TRUE(alone.ok());

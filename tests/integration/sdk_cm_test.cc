@@ -231,6 +231,7 @@ TEST_F(SdkCmTest, AddrInfoForBothSides) {
   EXPECT_EQ(peer[0].dst.ToString(), "192.0.2.1:80");
   EXPECT_TRUE(absl::IsNotFound(GetAddrInfo("not numeric", "80", hints).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(GetAddrInfo("", "").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(GetAddrInfo("192.0.2.1", "65536").status()));
 }
 
 TEST_F(SdkCmTest, DevicesTellTheirLimitsAndKeepThem) {

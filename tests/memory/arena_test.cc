@@ -140,7 +140,7 @@ TEST(ArenaSet, TheLimitNamesLimitUseAndRequest) {
   const absl::Status status = set.Allocate(40 << 10).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   const std::string text = status.ToString();
-  for (const char* part : {"limit_bytes=102400", "current_bytes=81920", "asked_bytes=40960"}) {
+  for (const char* part : {"max_arena_bytes=102400", "current_bytes=81920", "asked_bytes=40960"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }
 }
