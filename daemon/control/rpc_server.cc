@@ -25,7 +25,6 @@ namespace {
 
 // A connection's calls beyond these wait in the client.
 constexpr int kMaxCallsPerConnection = 32;
-constexpr size_t kMaxMemoryBytes = size_t{256} << 20;
 
 // What gRPC has to say goes the way of all our lines, and not more of it than a client can be
 // allowed to cause.
@@ -79,10 +78,6 @@ class GrpcServer final : public RpcServer {
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCallsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
-    // Of all connections together: what is begun and never ended is ended when it takes more.
-    grpc::ResourceQuota quota("rdmad");
-    quota.Resize(kMaxMemoryBytes);
-    builder.SetResourceQuota(quota);
     // The estimate of bandwidth and delay pings the client; a Unix socket needs none.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     queue_ = builder.AddCompletionQueue();
