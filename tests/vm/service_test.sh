@@ -67,6 +67,16 @@ hello() {
   say_hello 7471
 }
 check "a member of rdma sends and receives" hello
+if [ -n "${A4:-}" ]; then
+  shown() { rdmactl devices >/tmp/devices && grep -q 'rxeA .*verbs' /tmp/devices && grep -q 'rxeB .*verbs' /tmp/devices; }
+  check "rdmactl shows verbs devices as any other" shown
+  scrape() {
+    /usr/bin/python3 -c 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:9464/metrics").read().decode())' >/tmp/metrics &&
+      grep -q '^rdmad_device_port_active{device="rxeA"} 1' /tmp/metrics &&
+      grep -q '^rdmad_device_hw_sent_pkts_total{device="rxeA"} [1-9]' /tmp/metrics
+  }
+  check "the kernel's counters of it are exported" scrape
+fi
 refused() { as stranger rdmactl status 2>/tmp/refused; [ $? = 4 ]; }
 check "a stranger is refused" refused
 
