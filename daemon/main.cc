@@ -86,11 +86,10 @@ int Serve(const Flags& flags, const control::Config& config, control::DaemonIden
   signal(SIGPIPE, SIG_IGN);
   if (!memory::InstallBusGuard())
     return Fail(absl::ErrnoToStatus(errno, "cannot guard against SIGBUS"), kExitFailed);
-  for (const std::string& note : HostNotes(config)) {
-    control::Log("control").info("{}", note);
-  }
   Stack stack;
   if (absl::Status built = stack.Build(config); !built.ok()) return Fail(built, kExitFailed);
+  // Not before: libibverbs reads its environment, which the stack sets, when it is first asked.
+  for (const std::string& note : HostNotes(config)) control::Log("control").info("{}", note);
 
   control::DaemonOptions options;
   options.config = config;

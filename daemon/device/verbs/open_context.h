@@ -58,9 +58,6 @@ class OpenContext {
 
   void Add(HardwareKind kind, HardwareObject* object) { Set(kind).insert(object); }
   void Remove(HardwareKind kind, HardwareObject* object) noexcept { Set(kind).erase(object); }
-  [[nodiscard]] size_t count(HardwareKind kind) const noexcept {
-    return objects_[static_cast<size_t>(kind)].size();
-  }
   void CloseHardware() noexcept;
 
   // Unavailable if the hardware is gone.

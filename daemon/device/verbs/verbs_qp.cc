@@ -213,7 +213,7 @@ PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexc
   if (!operation) return PostResult::kBadOpcode;
   sends_[send_tail_ & send_mask_] = {wr.wr_id, operation->completed};
   const uint32_t position = send_tail_++;
-  if (context_->dead()) {
+  if (context_->dead() || sends_drained_) {
     FinishSend(WcStatus::kWrFlushErr);
     return PostResult::kOk;
   }
@@ -252,9 +252,8 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
   ibv_recv_wr* bad = nullptr;
   if (ibv_post_recv(hw_, &hw_wr, &bad) == 0) return PostResult::kOk;
   // The driver is out of memory, or worse.
-  MoveHardwareToError();
-  recvs_are_ours_ = true;
-  recvs_in_hardware_end_ = position;
+  TakeOverRecvs(position);
+  EnterError();
   context_->path().sink().OnAsyncEvent({device::AsyncEventType::kQpFatal, init_.owner_token, qpn_});
   FlushOwnRecvs();
   return PostResult::kOk;
@@ -262,7 +261,7 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
 
 void VerbsQp::OnSendRefused(uint64_t wr_id) noexcept {
   sends_refused_ = true;
-  MoveHardwareToError();
+  EnterError();
   const uint32_t refused = static_cast<uint32_t>(wr_id) & kPositionMask;
   ibv_send_wr mark{};
   mark.wr_id = WrId(kKindDrained, refused);
@@ -273,6 +272,7 @@ void VerbsQp::OnSendRefused(uint64_t wr_id) noexcept {
 }
 
 void VerbsQp::OnDrained(uint32_t refused) noexcept {
+  sends_drained_ = true;
   // What the hardware did before without a word had asked for none.
   const uint32_t ahead = (refused - send_head_) & kPositionMask;
   if (ahead < send_tail_ - send_head_) send_head_ += ahead;
@@ -283,17 +283,17 @@ void VerbsQp::OnDrained(uint32_t refused) noexcept {
   }
 }
 
-void VerbsQp::MoveHardwareToError() noexcept {
+void VerbsQp::EnterError() noexcept {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   ibv_modify_qp(hw_, &attr, IBV_QP_STATE);
   state_ = QpState::kErr;
+  TakeOverRecvs(recv_tail_);
 }
 
-void VerbsQp::OnError() noexcept {
-  if (recvs_are_ours_) return;
-  recvs_are_ours_ = true;
-  recvs_in_hardware_end_ = recv_tail_;
+void VerbsQp::TakeOverRecvs(uint32_t from) noexcept {
+  if (std::exchange(recvs_are_ours_, true)) return;
+  recvs_in_hardware_end_ = from;
 }
 
 // ---- completing ----
@@ -387,8 +387,7 @@ void VerbsQp::FinishRecv(WcStatus status) noexcept {
 // so once more: a receive may have been posted when the hardware had flushed already.
 void VerbsQp::NoteStatus(ibv_wc_status status) noexcept {
   if (status == IBV_WC_SUCCESS || init_.type == device::QpType::kUd || recvs_are_ours_) return;
-  MoveHardwareToError();
-  OnError();
+  EnterError();
 }
 
 void VerbsQp::FlushOwnRecvs() noexcept {
@@ -430,7 +429,7 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
   if (error != 0) return QpResult::kBadValue;
   if (!moves) return QpResult::kOk;
   state_ = attr.state;
-  if (attr.state == QpState::kErr) OnError();
+  if (attr.state == QpState::kErr) TakeOverRecvs(recv_tail_);
   if (attr.state == QpState::kReset) Forget();
   return QpResult::kOk;
 }
@@ -439,7 +438,7 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
 void VerbsQp::Forget() noexcept {
   send_head_ = send_tail_ = 0;
   recv_head_ = recv_tail_ = 0;
-  sends_refused_ = recvs_are_ours_ = false;
+  sends_refused_ = sends_drained_ = recvs_are_ours_ = false;
   if (!active_) return;
   context_->path().RemoveQp(*this, slot_);
   slot_ = context_->path().AddQp(*this);

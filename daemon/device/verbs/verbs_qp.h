@@ -74,10 +74,11 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   // The hardware has nothing any more of what stands before `refused`: that one fails, the rest
   // flushes.
   void OnDrained(uint32_t refused) noexcept;
-  void MoveHardwareToError() noexcept;
+  // Moves the QP, hardware and all, to the error state.
+  void EnterError() noexcept;
+  // Receives from this position on are flushed here; the hardware does not get them.
+  void TakeOverRecvs(uint32_t from) noexcept;
   void NoteStatus(ibv_wc_status status) noexcept;
-  // The QP is in the error state: what is received from now on is flushed here.
-  void OnError() noexcept;
   // Completes the oldest send or receive without the hardware.
   void FinishSend(device::WcStatus status) noexcept;
   void FinishRecv(device::WcStatus status) noexcept;
@@ -107,6 +108,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   uint32_t recv_head_ = 0;
   uint32_t recv_tail_ = 0;
   bool sends_refused_ = false;
+  bool sends_drained_ = false;  // with sends_refused_: the hardware has none any more
   bool recvs_are_ours_ = false;
   uint32_t recvs_in_hardware_end_ = 0;  // with recvs_are_ours_: the hardware has those before
 };

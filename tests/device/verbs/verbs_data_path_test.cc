@@ -174,6 +174,10 @@ TEST_F(VerbsDataPathTest, ASendThatTheDriverRefusesFailsInItsPlaceAndTheRestFlus
   lib_.Complete(lib_.sends[2].wr_id, IBV_WC_WR_FLUSH_ERR);
   Turn();
   EXPECT_EQ(sink_.Take(), (Strings{"2:5:2", "3:2:3", "4:5:4", "5:5:5"}));
+  // Nothing is left that could flush what comes later, so that happens at once.
+  ASSERT_EQ(Send(6), PostResult::kOk);
+  ASSERT_EQ(Recv(7), PostResult::kOk);
+  EXPECT_EQ(sink_.Take(), (Strings{"6:5:6", "7:5"}));
 }
 
 // rxe's receive queue is read by nobody once the QP is in error.
