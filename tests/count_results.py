@@ -1,9 +1,13 @@
 #!/usr/bin/python3
 """Adds up the results of `bazel test` runs, for tests/run.
 
-Usage: count_results.py NAME:EXIT_CODE:EVENTS... where EVENTS is what --build_event_json_file wrote. Prints each test
-that failed or was skipped, and as the last line "N passed, N failed" with ", N skipped" when there were any. Exits
-with 1 when anything failed.
+Usage: count_results.py --keep EVENTS
+       count_results.py NAME:EXIT_CODE:EVENTS...
+where EVENTS is what --build_event_json_file wrote. The second prints each test that failed or was skipped, and as the
+last line "N passed, N failed" with ", N skipped" when there were any. Exits with 1 when anything failed.
+
+--keep, right after the run, copies the reports that EVENTS names to EVENTS.d/ and lets it name those: the next run
+writes its own to the same place, whatever configuration it is of.
 
 What counts is a GoogleTest case; a test of another kind counts as one. A target that does not build counts as one
 failure, and so does a run that ends badly without saying where.
@@ -12,6 +16,7 @@ failure, and so does a run that ends badly without saying where.
 import collections
 import json
 import os
+import shutil
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -98,12 +103,38 @@ class Run:
 
 
 def _test_xml(result):
-    for output in result.get("testActionOutput", []):
-        if output.get("name") == "test.xml":
-            path = urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
-            with open(path, encoding="utf-8", errors="replace") as xml:
-                return xml.read()
+    for output in _reports(result):
+        with open(_path_of(output), encoding="utf-8", errors="replace") as xml:
+            return xml.read()
     raise LookupError("no test.xml")
+
+
+def _reports(result):
+    return [output for output in result.get("testActionOutput", []) if output.get("name") == "test.xml"]
+
+
+def _path_of(output):
+    return urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
+
+
+def keep(events_path):
+    """Makes copies of the reports and lets the events name those."""
+    if not os.path.exists(events_path):
+        return
+    folder = events_path + ".d"
+    os.makedirs(folder)
+    kept = []
+    for event in _events(events_path):
+        for number, output in enumerate(_reports(event.get("testResult", {}))):
+            copy = os.path.join(folder, f"{len(kept)}.{number}.xml")
+            try:
+                shutil.copyfile(_path_of(output), copy)
+            except OSError:
+                pass  # it is found missing when it is counted
+            output["uri"] = "file://" + urllib.parse.quote(copy)
+        kept.append(json.dumps(event) + "\n")
+    with open(events_path, "w", encoding="utf-8") as out:
+        out.writelines(kept)
 
 
 def _add(left, right):
@@ -115,16 +146,24 @@ def load(argument):
     name, exit_code, path = argument.split(":", 2)
     run = Run(name, int(exit_code))
     if os.path.exists(path):
-        with open(path, encoding="utf-8", errors="replace") as events:
-            for line in events:
-                try:
-                    run.on_event(json.loads(line))
-                except json.JSONDecodeError:
-                    pass  # the last line of a Bazel that was killed
+        for event in _events(path):
+            run.on_event(event)
     return run
 
 
+def _events(path):
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                pass  # the last line of a Bazel that was killed
+
+
 def main(arguments):
+    if arguments[:1] == ["--keep"]:
+        keep(arguments[1])
+        return 0
     total = Counts(0, 0, 0)
     for argument in arguments:
         total = _add(total, load(argument).report())

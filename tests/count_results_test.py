@@ -115,6 +115,21 @@ class CountResults(unittest.TestCase):
         self.assertEqual((code, lines[-1]), (1, "2 passed, 1 failed, 2 skipped"))
         self.assertIn("FAILED [tsan] //t:p Psn.Orders", lines)
 
+    def test_what_was_kept_outlives_the_next_run(self):
+        result = self.result("//t:psn", "FAILED", GTEST)
+        events = self.write("events", json.dumps(result) + "\n{cut off")
+        self.assertEqual(self.main(["--keep", events]), (0, []))
+        self.result("//t:psn", "PASSED", SHELL_PASSED)  # the same file
+        code, lines = self.main([f"default:3:{events}"])
+        self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 2 skipped"))
+
+    def test_a_report_that_is_not_there_is_no_reason_to_keep_nothing(self):
+        result = self.result("//t:s", "TIMEOUT", SHELL_PASSED)
+        os.remove(os.path.join(self.folder.name, "__t:s 1.xml"))
+        events = self.write("events", json.dumps(result))
+        self.assertEqual(self.main(["--keep", events]), (0, []))
+        self.assertEqual(self.main([f"default:3:{events}"])[0], 1)
+
 
 if __name__ == "__main__":
     unittest.main()

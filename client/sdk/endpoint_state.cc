@@ -259,6 +259,12 @@ absl::Status EndpointState::WaitForProgress(std::unique_lock<std::mutex>& lock, 
     return absl::OkStatus();
   }
   cq.Arm(false);
+  if (!someone_sleeps_ && followers_ != 0) {
+    // Who sleeps does so for the followers, too: what woke the last sleeper may have been the event that one of them had
+    // asked for, and a follower asks only once.
+    send_cq_->Arm(false);
+    recv_cq_->Arm(false);
+  }
   if (Process() || !session_->alive()) return absl::OkStatus();  // the caller finds out
   if (someone_sleeps_) {
     const uint64_t seen = progress_count_;
@@ -300,6 +306,9 @@ bool EndpointState::Arm(bool receives, bool sends) {
   if (receives) recv_cq_->Arm(false);
   if (sends) send_cq_->Arm(false);
   if (Process() || flushed_ || !session_->alive()) return false;
+  // What other calls have found done since the last time may have made room for what an earlier one was refused: a caller
+  // that slept now might have nothing under way that could wake it.
+  if (sends && std::exchange(succeeded_when_armed_, succeeded_operations_) != succeeded_operations_) return false;
   return !receives || received_.empty();
 }
 

@@ -133,6 +133,7 @@ class EndpointState final : public HubMember, public Reaper {
   std::vector<uint32_t> free_slots_;
   uint64_t started_operations_ = 0;
   uint64_t succeeded_operations_ = 0;  // from the first on: completions of a send queue come in order
+  uint64_t succeeded_when_armed_ = 0;  // as of the last Arm for sends
   PoolMapping* last_pool_ = nullptr;  // the pool of `last_lkey_`; kept alive by the buffers that lead here
   uint64_t last_pool_handle_ = 0;
   uint32_t last_lkey_ = 0;

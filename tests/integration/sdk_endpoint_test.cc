@@ -8,6 +8,7 @@
 #include <atomic>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -212,6 +213,28 @@ TEST_F(SdkEndpointTest, TryCallsAndArmDriveAPollLoop) {
   EXPECT_EQ(message->text(), "wake");
   EXPECT_TRUE(connection.passive.Arm());
   EXPECT_EQ(::poll(&poll_fd, 1, 0), 0);  // what woke us is gone
+}
+
+// TryDone empties the queue that TryStartWrite found full: nothing is under way any more, so nothing
+// would wake a loop that slept now with more to write.
+TEST_F(SdkEndpointTest, ArmSaysSoWhenThereIsRoomThatWasNotThereBefore) {
+  Connection connection = Connect();
+  ASSERT_OK_AND_ASSIGN(const Buffer target, pool_->Allocate(64));
+  ASSERT_OK_AND_ASSIGN(const MemoryRegion region,
+                       connection.passive.Share(target, kAccessRemoteWrite));
+  ASSERT_OK_AND_ASSIGN(const Buffer piece, pool_->Allocate(64));
+  ASSERT_TRUE(connection.active.Arm(false, true));
+  std::optional<uint64_t> last;
+  for (int i = 0; i < 1000; ++i) {  // or fewer, if it is full before
+    ASSERT_OK_AND_ASSIGN(const std::optional<uint64_t> next,
+                         connection.active.TryStartWrite(piece, Endpoint::Describe(region)));
+    if (!next.has_value()) break;
+    last = next;
+  }
+  ASSERT_TRUE(Eventually(absl::Seconds(5),
+                         [&] { return connection.active.TryDone(last.value_or(0)).value_or(false); }));
+  EXPECT_FALSE(connection.active.Arm(false, true));
+  EXPECT_TRUE(connection.active.Arm(false, true));
 }
 
 // A send's buffer goes back to the pool when the peer has it, whether or not anybody looks at the

@@ -122,8 +122,8 @@ class Endpoint {
                                                        uint64_t offset_bytes = 0);
   absl::StatusOr<bool> TryDone(uint64_t operation);
   // For event loops: asks to be woken by the next message, or when something that was sent is done. True: sleep until
-  // fd() is readable, then Try again. False: Try again now. fd() is the Endpoint's alone to read; -1 with
-  // WaitStyle::kPolled.
+  // fd() is readable, then Try again. False: Try all again now, for something has come or something was done since the
+  // last time, which may have made room. fd() is the Endpoint's alone to read; -1 with WaitStyle::kPolled.
   bool Arm(bool receives = true, bool sends = false);
   int fd() const noexcept;
 
