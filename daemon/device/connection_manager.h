@@ -65,6 +65,9 @@ struct CmEvent {
   int status = 0;  // negative errno, or with kRejected the wire's reason
   ConnParam param;  // of the peer, where the message carries them; qpn is the peer's
   Mtu path_mtu = Mtu::k1024;
+  // Of the UDP port space, with kConnectRequest and kEstablished, and with kMulticastJoin: how the QP param.qpn is reached.
+  AddressVector av;
+  uint64_t multicast_cookie = 0;  // kMulticastJoin, kMulticastError
   std::unique_ptr<CmEndpoint> new_endpoint;  // kConnectRequest; its sink is set by the receiver
 };
 
@@ -97,6 +100,10 @@ class CmEndpoint {
   // The QP saw data before the RTU came (IBV_EVENT_COMM_EST).
   virtual absl::Status NotifyCommEstablished() = 0;
   virtual absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) = 0;
+  // Of an endpoint that is bound to a device. Ends in kMulticastJoin, with param.qpn 0xffffff and the group's QKey, or
+  // kMulticastError. Attaching a QP is the caller's. `cookie` comes back. AlreadyExists: the endpoint is in that group.
+  virtual absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie) = 0;
+  virtual absl::Status LeaveMulticast(const SocketAddress& group) = 0;  // NotFound: not in it
   // Attributes (with mask) that move this connection's QP into `state`; FailedPrecondition before they are known.
   virtual absl::StatusOr<QpAttr> InitQpAttr(QpState state) const = 0;
 

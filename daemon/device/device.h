@@ -6,8 +6,9 @@
 // both as engine commands and waits for the answer, so no lock and no reference count is needed.) Both enter the object
 // into, and remove it from, the tables of the engine's data path.
 //
-// Completions are pushed: the device calls the Cq's CompletionSink on the engine thread. Async events (QP fatal, comm
-// established, ...) go to the AsyncSink given to the DataPath, on the engine thread too.
+// Completions are pushed: the device calls the Cq's CompletionSink on the engine thread. Async events of queue pairs and
+// shared receive queues (QP fatal, comm established, SRQ limit, ...) go to the AsyncSink given to the DataPath, on the
+// engine thread too; those of ports and devices to the DeviceSource's observer, on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -55,12 +56,25 @@ struct SrqInit {
   uint64_t owner_token = 0;  // opaque; comes back with async events
 };
 
-// Shared receive queue.
+// Shared receive queue. A WR goes to the first QP that needs one; its completion to that QP's receive CQ.
 class Srq : public EngineObject {
  public:
-  // Engine thread, both. `limit`: below so many WRs in the queue kSrqLimitReached is reported, once; 0 disarms.
+  virtual uint32_t max_wr() const noexcept = 0;   // any thread; what was granted
+  virtual uint32_t max_sge() const noexcept = 0;  // any thread; what was granted
+
+  // Engine thread, all. `limit`: below so many WRs in the queue kSrqLimitReached is reported, once; 0 disarms.
   [[nodiscard]] virtual PostResult PostRecv(const RecvWr& wr) noexcept = 0;
   [[nodiscard]] virtual QpResult SetLimit(uint32_t limit) noexcept = 0;
+  virtual uint32_t limit() const noexcept = 0;
+};
+
+// Address handle: where a UD send goes. Its engine-side life makes sure that no post can name it any more when it goes.
+class Ah : public EngineObject {};
+
+// Memory window of type 2: bound, re-bound and invalidated by WRs of QPs in its PD.
+class Mw : public EngineObject {
+ public:
+  virtual uint32_t rkey() const noexcept = 0;  // any thread; of before the first bind
 };
 
 struct QpInit {
@@ -91,9 +105,9 @@ class Qp : public EngineObject {
 };
 
 struct AsyncEvent {
-  AsyncEventType type;
-  uint64_t owner_token;  // of the QP
-  uint32_t qpn;
+  AsyncEventType type;   // kSrqErr and kSrqLimitReached are of an SRQ, all others of a QP
+  uint64_t owner_token;  // of the QP or SRQ
+  uint32_t qpn;          // of a QP
 };
 
 class AsyncSink {
@@ -129,6 +143,12 @@ struct DeviceAttr {
   uint32_t max_pd = 0;
   uint32_t max_srq = 0;
   uint32_t max_srq_wr = 0;
+  uint32_t max_srq_sge = 0;
+  uint32_t max_ah = 0;
+  uint32_t max_mw = 0;
+  uint32_t max_mcast_groups = 0;
+  uint32_t max_mcast_qps = 0;      // per group
+  uint32_t atomic_capability = 0;  // ibv_atomic_cap
   uint32_t max_msg_bytes = 0;
   uint32_t max_qp_rd_atom = 0;
   Mtu max_mtu = Mtu::k4096;
@@ -165,6 +185,12 @@ class Context : public EngineObject {
   virtual absl::StatusOr<std::unique_ptr<Cq>> CreateCq(uint32_t depth, CompletionSink* sink) = 0;
   virtual absl::StatusOr<std::unique_ptr<Srq>> CreateSrq(Pd& pd, const SrqInit& init) = 0;
   virtual absl::StatusOr<std::unique_ptr<Qp>> CreateQp(Pd& pd, const QpInit& init) = 0;
+  // InvalidArgument also for an sgid_index or a destination that the device cannot use.
+  virtual absl::StatusOr<std::unique_ptr<Ah>> CreateAh(Pd& pd, const AddressVector& av) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Mw>> AllocMw(Pd& pd) = 0;
+  // The UD `qp` gets what is sent to `group` while the object lives, and the host is a member of the group on this
+  // device's network (IGMP, MLD). `qp` outlives the object.
+  virtual absl::StatusOr<std::unique_ptr<EngineObject>> AttachMulticast(Qp& qp, const IpAddress& group) = 0;
 };
 
 // One device. Thread: control. Owner: the daemon's device list.

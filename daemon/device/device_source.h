@@ -15,6 +15,8 @@ class DeviceSource {
     std::function<void(Device&)> on_added;
     // It answers that it is gone from now on; the reference stays good.
     std::function<void(Device&)> on_removed;
+    // kPortActive, kPortErr, kGidChange or kDeviceFatal; what changed can be asked of the device. May be empty.
+    std::function<void(Device&, AsyncEventType)> on_event;
   };
 
   virtual ~DeviceSource() = default;

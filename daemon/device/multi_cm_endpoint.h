@@ -39,6 +39,12 @@ class MultiCmEndpoint : public CmEndpoint {
   absl::Status Disconnect() override;
   absl::Status NotifyCommEstablished() override;
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
+  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
+    return absl::UnimplementedError("join_multicast: not on this device");
+  }
+  absl::Status LeaveMulticast(const SocketAddress&) override {
+    return absl::UnimplementedError("leave_multicast: not on this device");
+  }
   absl::StatusOr<QpAttr> InitQpAttr(QpState state) const override;
 
   // Of several parts the first one speaks.

@@ -42,6 +42,8 @@ struct InlineData {
   std::array<std::span<const std::byte>, 3> pieces;
 };
 
+class Ah;
+
 // A checked copy of what the client posted. `sges` and `inline_data` are valid only during PostSend(); the bytes that
 // `inline_data` points to stay in place (though the client may scribble on them) until the WR completes.
 struct SendWr {
@@ -51,12 +53,13 @@ struct SendWr {
   std::span<const Sge> sges;
   InlineData inline_data;
   uint32_t inline_bytes;
-  uint32_t imm_be;  // or the rkey to invalidate
+  uint32_t imm_be;  // or the key to invalidate
   uint64_t remote_addr;
   uint32_t rkey;
   uint64_t compare_add;
   uint64_t swap;
-  uint32_t ah_handle;
+  uint32_t bind_lkey;  // kBindMw; see shm::WorkSlot for the meaning of the others
+  const Ah* ah;        // UD: of the same PD; valid only during the post. Null: the client named none that exists
   uint32_t remote_qpn;
   uint32_t remote_qkey;
 };

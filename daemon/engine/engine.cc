@@ -189,6 +189,12 @@ void Engine::Execute(const EngineCommand& command, TimeNs now) noexcept {
     case EngineCommand::Kind::kQueryQp:
       answer.attr = command.qp->Query();
       break;
+    case EngineCommand::Kind::kSetSrqLimit:
+      answer.result = command.srq->SetLimit(command.limit);
+      break;
+    case EngineCommand::Kind::kQuerySrqLimit:
+      answer.limit = command.srq->limit();
+      break;
   }
   // A data path may have given up a socket, which control closes after the answer: by then its
   // number must be out of the wait set.

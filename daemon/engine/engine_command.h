@@ -9,13 +9,15 @@ namespace rdmad::engine {
 
 // Control to engine. Executed in order, each exactly once, each answered by one EngineEvent.
 struct EngineCommand {
-  enum class Kind : uint8_t { kActivate, kDeactivate, kModifyQp, kQueryQp };
+  enum class Kind : uint8_t { kActivate, kDeactivate, kModifyQp, kQueryQp, kSetSrqLimit, kQuerySrqLimit };
 
   Kind kind = Kind::kActivate;
   uint64_t number = 0;                     // comes back in the answer
   device::EngineObject* object = nullptr;  // kActivate, kDeactivate
   device::Qp* qp = nullptr;                // kModifyQp, kQueryQp
   device::QpAttr attr;                     // kModifyQp
+  device::Srq* srq = nullptr;              // kSetSrqLimit, kQuerySrqLimit
+  uint32_t limit = 0;                      // kSetSrqLimit
 };
 
 // Engine to control.
@@ -23,11 +25,12 @@ struct EngineEvent {
   enum class Kind : uint8_t { kAnswer, kQpAsync, kSessionCorrupt, kCqOverrun };
 
   Kind kind = Kind::kAnswer;
-  device::QpResult result = device::QpResult::kOk;  // answer to kModifyQp
+  device::QpResult result = device::QpResult::kOk;  // answer to kModifyQp, kSetSrqLimit
   uint64_t number = 0;                              // kAnswer
   uint64_t token = 0;                               // of the session or CQ
   const char* what = nullptr;                       // kSessionCorrupt; a literal
   device::QpAttr attr;                              // answer to kQueryQp
+  uint32_t limit = 0;                               // answer to kQuerySrqLimit
   device::AsyncEvent async{};                       // kQpAsync
 };
 

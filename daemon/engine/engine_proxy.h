@@ -45,6 +45,7 @@ class EngineProxy {
   using Done = std::function<void()>;
   using ModifyDone = std::function<void(device::QpResult)>;
   using QueryDone = std::function<void(const device::QpAttr&)>;
+  using LimitDone = std::function<void(uint32_t limit)>;
 
   virtual ~EngineProxy() = default;
 
@@ -54,12 +55,15 @@ class EngineProxy {
   virtual std::unique_ptr<CqPort> CreateCqPort(const CqPortInit& init) = 0;
   virtual std::unique_ptr<QueuePairPort> CreateQueuePairPort(const QueuePairPortInit& init) = 0;
   virtual std::unique_ptr<SrqPort> CreateSrqPort(const SrqPortInit& init) = 0;
+  virtual std::unique_ptr<AhPort> CreateAhPort(const AhPortInit& init) = 0;
 
   virtual void Activate(device::EngineObject& object, Done done) = 0;
   virtual void Deactivate(device::EngineObject& object, Done done) = 0;
   // When the QP enters RESET, what its rings hold unread is forgotten too.
   virtual void ModifyQp(device::Qp& qp, const device::QpAttr& attr, ModifyDone done) = 0;
   virtual void QueryQp(device::Qp& qp, QueryDone done) = 0;
+  virtual void SetSrqLimit(device::Srq& srq, uint32_t limit, ModifyDone done) = 0;
+  virtual void QuerySrqLimit(device::Srq& srq, LimitDone done) = 0;  // the one that is armed
 
   virtual uint32_t index() const noexcept = 0;
   virtual EngineStats Stats() const noexcept = 0;

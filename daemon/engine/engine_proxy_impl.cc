@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/base/check.h"
+#include "daemon/engine/ah_port.h"
 #include "daemon/engine/channel_port.h"
 #include "daemon/engine/cq_port.h"
 #include "daemon/engine/engine.h"
@@ -35,6 +36,10 @@ std::unique_ptr<SrqPort> EngineProxyImpl::CreateSrqPort(const SrqPortInit& init)
   return std::make_unique<ShmSrqPort>(engine_.context_, init);
 }
 
+std::unique_ptr<AhPort> EngineProxyImpl::CreateAhPort(const AhPortInit& init) {
+  return std::make_unique<ShmAhPort>(engine_.context_, init);
+}
+
 void EngineProxyImpl::Activate(device::EngineObject& object, Done done) {
   EngineCommand command;
   command.kind = EngineCommand::Kind::kActivate;
@@ -61,6 +66,21 @@ void EngineProxyImpl::QueryQp(device::Qp& qp, QueryDone done) {
   EngineCommand command;
   command.kind = EngineCommand::Kind::kQueryQp;
   command.qp = &qp;
+  Send(command, std::move(done));
+}
+
+void EngineProxyImpl::SetSrqLimit(device::Srq& srq, uint32_t limit, ModifyDone done) {
+  EngineCommand command;
+  command.kind = EngineCommand::Kind::kSetSrqLimit;
+  command.srq = &srq;
+  command.limit = limit;
+  Send(command, std::move(done));
+}
+
+void EngineProxyImpl::QuerySrqLimit(device::Srq& srq, LimitDone done) {
+  EngineCommand command;
+  command.kind = EngineCommand::Kind::kQuerySrqLimit;
+  command.srq = &srq;
   Send(command, std::move(done));
 }
 
@@ -138,6 +158,8 @@ void EngineProxyImpl::HandleAnswer(const EngineEvent& event) {
     if (*modify_done) (*modify_done)(event.result);
   } else if (const QueryDone* const query_done = std::get_if<QueryDone>(&callback)) {
     if (*query_done) (*query_done)(event.attr);
+  } else if (const LimitDone* const limit_done = std::get_if<LimitDone>(&callback)) {
+    if (*limit_done) (*limit_done)(event.limit);
   }
 }
 

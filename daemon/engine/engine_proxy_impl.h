@@ -30,11 +30,14 @@ class EngineProxyImpl final : public EngineProxy {
   std::unique_ptr<CqPort> CreateCqPort(const CqPortInit& init) override;
   std::unique_ptr<QueuePairPort> CreateQueuePairPort(const QueuePairPortInit& init) override;
   std::unique_ptr<SrqPort> CreateSrqPort(const SrqPortInit& init) override;
+  std::unique_ptr<AhPort> CreateAhPort(const AhPortInit& init) override;
 
   void Activate(device::EngineObject& object, Done done) override;
   void Deactivate(device::EngineObject& object, Done done) override;
   void ModifyQp(device::Qp& qp, const device::QpAttr& attr, ModifyDone done) override;
   void QueryQp(device::Qp& qp, QueryDone done) override;
+  void SetSrqLimit(device::Srq& srq, uint32_t limit, ModifyDone done) override;
+  void QuerySrqLimit(device::Srq& srq, LimitDone done) override;
 
   uint32_t index() const noexcept override;
   EngineStats Stats() const noexcept override;
@@ -45,7 +48,7 @@ class EngineProxyImpl final : public EngineProxy {
   void SetEventSink(EngineEventSink* sink) noexcept override { sink_ = sink; }
 
  private:
-  using Callback = std::variant<Done, ModifyDone, QueryDone>;
+  using Callback = std::variant<Done, ModifyDone, QueryDone, LimitDone>;
 
   void Send(EngineCommand command, Callback callback);
   // Moves waiting commands into the ring as far as they fit, and wakes the engine if it sleeps.

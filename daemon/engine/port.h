@@ -100,4 +100,13 @@ struct SrqPortInit {
   uint32_t doorbell_index = 0;
 };
 
+// Makes an address handle known to the session's posts, by a number.
+class AhPort : public device::EngineObject {};
+
+struct AhPortInit {
+  SessionPort* session = nullptr;
+  const device::Ah* ah = nullptr;
+  uint32_t slot_handle = 0;  // unique in the session; what WorkSlot::ah_handle says
+};
+
 }  // namespace rdmad::engine

@@ -1,5 +1,7 @@
 #include "daemon/engine/queue_pair_port.h"
 
+#include "daemon/engine/ah_port.h"
+
 namespace rdmad::engine {
 namespace {
 
@@ -93,6 +95,7 @@ DrainResult ShmQueuePairPort::DrainSends(uint32_t budget, device::TimeNs now) no
       case ReadResult::kOk:
         ++wrs;
         bytes += TotalBytes(wr.sges) + wr.inline_bytes;
+        if (sends_.ah_handle() != 0) wr.ah = FindAh(context_, session_, sends_.ah_handle());
         going = PostSend(wr, now);
         break;
     }

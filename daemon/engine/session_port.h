@@ -33,6 +33,9 @@ class ShmSessionPort final : public SessionPort, public Waitable, public ListHoo
   // A byte in the wake pipe, or its end.
   void OnReady(uint32_t events) noexcept override;
 
+  // What names an address handle of this session among those of all.
+  uint64_t KeyOfAh(uint32_t slot_handle) const noexcept { return serial_ << 32 | slot_handle; }
+
   DoorbellTable& doorbells() noexcept { return doorbells_; }
   LiveSessionCounters& counters() noexcept { return counters_; }
 
@@ -41,6 +44,7 @@ class ShmSessionPort final : public SessionPort, public Waitable, public ListHoo
   uint32_t CollectWord(uint32_t word) noexcept;
 
   EngineContext& context_;
+  const uint64_t serial_;  // 32 bits, unique among the engine's sessions
   shm::ControlSegment* const control_;
   const UniqueFd wake_fd_;
   DoorbellTable doorbells_;

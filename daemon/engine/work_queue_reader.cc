@@ -86,7 +86,9 @@ ReadResult WorkQueueReader::NextSend(WrScratch& scratch, device::SendWr& wr) noe
   wr.rkey = slot.rkey;
   wr.compare_add = slot.compare_add;
   wr.swap = slot.swap;
-  wr.ah_handle = slot.ah_handle;
+  wr.bind_lkey = slot.bind_lkey;
+  wr.ah = nullptr;
+  ah_handle_ = slot.ah_handle;
   wr.remote_qpn = slot.remote_qpn;
   wr.remote_qkey = slot.remote_qkey;
   if ((slot.flags & shm::kWorkInline) != 0) {

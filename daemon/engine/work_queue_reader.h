@@ -41,6 +41,8 @@ class WorkQueueReader {
   // The next WR that Refresh() saw. The spans in `wr` point into `scratch` (valid until the next
   // call) and, for inline data, into the ring. With kMalformed `wr_id` is set, and nothing else.
   [[nodiscard]] ReadResult NextSend(WrScratch& scratch, device::SendWr& wr) noexcept;
+  // Of the WR that NextSend() read last; 0 is none. SendWr::ah is for the caller to fill.
+  uint32_t ah_handle() const noexcept { return ah_handle_; }
   [[nodiscard]] ReadResult NextRecv(WrScratch& scratch, device::RecvWr& wr) noexcept;
 
   // Tells the client how far the reader has come; once per batch.
@@ -68,6 +70,7 @@ class WorkQueueReader {
   uint32_t slot_count_ = 0;
   uint32_t head_ = 0;       // next slot to read
   uint32_t seen_tail_ = 0;  // `tail` as of Refresh()
+  uint32_t ah_handle_ = 0;
   bool corrupt_ = false;
 };
 

@@ -20,7 +20,7 @@ static_assert(sizeof(CompletionEvent) == 8);
 struct AsyncEvent {
   uint32_t type;  // numbered as ibv_event_type
   uint32_t reserved;
-  uint64_t handle;  // QP, CQ or SRQ; or the device index for port and device events
+  uint64_t handle;  // QP, CQ or SRQ; or the device index for port, GID and device events
 };
 static_assert(sizeof(AsyncEvent) == 16);
 
@@ -56,9 +56,18 @@ struct CmEvent {
   uint8_t private_data_bytes;
   uint32_t qpn;
   uint32_t qkey;
+  // With ESTABLISHED and CONNECT_REQUEST of the UDP port space, and with MULTICAST_JOIN: how the QP `qpn` is reached
+  // (rdma_ud_param::ah_attr).
+  uint8_t ah_dest_gid[16];
+  uint32_t ah_sgid_index;
+  uint32_t ah_flow_label;
+  uint8_t ah_traffic_class;
+  uint8_t ah_hop_limit;
+  uint8_t reserved[6];
+  uint64_t multicast_cookie;  // with MULTICAST_JOIN and MULTICAST_ERROR: as given to JoinMulticast
   uint8_t private_data[kMaxCmPrivateData];
 };
-static_assert(sizeof(CmEvent) == 8 + 16 + 8 + 48 + 8 + 8 + 256);
+static_assert(sizeof(CmEvent) == 8 + 16 + 8 + 48 + 8 + 8 + 40 + 256);
 static_assert(sizeof(CmEvent) <= 4096, "one pipe write must be atomic");
 
 inline constexpr uint32_t kNoDevice = 0xffffffff;

@@ -53,22 +53,25 @@ struct WorkSge {
 };
 static_assert(sizeof(WorkSge) == 16);
 
+// kBindMw (type 2 windows) uses the fields so: rkey, the window's key from now on (that of AllocMw or of the last bind,
+// with other low 8 bits); bind_lkey, the region below; remote_addr, the first byte; compare_add, the length in bytes (0:
+// bound to nothing); swap, access flags.
 struct alignas(kCacheLine) WorkSlot {
   uint64_t wr_id;
   uint8_t opcode;       // WorkOpcode
   uint8_t flags;        // kWork...
   uint8_t num_sge;      // 0..kMaxSge; 0 with kWorkInline
   uint8_t extra_slots;  // slots that follow this one
-  uint32_t imm_be;      // immediate data in network order, or the rkey to invalidate
+  uint32_t imm_be;      // immediate data in network order, or the key to invalidate (kSendWithInv: the peer's, kLocalInv)
   uint64_t remote_addr;
   uint32_t rkey;
   uint32_t inline_bytes;  // with kWorkInline: 0..kMaxInlineBytes
   uint64_t compare_add;
   uint64_t swap;
-  uint32_t ah_handle;     // UD
+  uint32_t ah_handle;     // UD: CreateAhReply::slot_handle
   uint32_t remote_qpn;    // UD
-  uint32_t remote_qkey;   // UD
-  uint32_t reserved;
+  uint32_t remote_qkey;   // UD; with the high bit set, the QP's own QKey is sent
+  uint32_t bind_lkey;     // kBindMw
   WorkSge sges[kSgesInFirstSlot];  // or the first 64 inline bytes
 };
 static_assert(sizeof(WorkSlot) == kSlotBytes && offsetof(WorkSlot, sges) == 64);

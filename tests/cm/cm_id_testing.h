@@ -35,6 +35,10 @@ class FakeEndpoint : public device::CmEndpoint {
   absl::Status Disconnect() override { return Call("disconnect"); }
   absl::Status NotifyCommEstablished() override { return Call("notify"); }
   absl::Status SetOption(uint32_t, std::span<const uint8_t>) override { return Call("set_option"); }
+  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
+    return Call("join_multicast");
+  }
+  absl::Status LeaveMulticast(const SocketAddress&) override { return Call("leave_multicast"); }
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override;
   device::Device* device() const noexcept override;
   SocketAddress local() const noexcept override {
@@ -121,6 +125,13 @@ class FakeEngine : public engine::EngineProxy {
   std::unique_ptr<engine::SrqPort> CreateSrqPort(const engine::SrqPortInit&) override {
     return nullptr;
   }
+  std::unique_ptr<engine::AhPort> CreateAhPort(const engine::AhPortInit&) override {
+    return nullptr;
+  }
+  void SetSrqLimit(device::Srq&, uint32_t, ModifyDone done) override {
+    done(device::QpResult::kOk);
+  }
+  void QuerySrqLimit(device::Srq&, LimitDone done) override { done(0); }
   int engine_page_fd() const noexcept override { return -1; }
   uint64_t engine_page_bytes() const noexcept override { return 0; }
   void Activate(device::EngineObject&, Done done) override { done(); }

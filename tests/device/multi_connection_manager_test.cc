@@ -53,6 +53,10 @@ class ScriptedEndpoint final : public CmEndpoint {
   absl::Status Disconnect() override { return Note("disconnect"); }
   absl::Status NotifyCommEstablished() override { return Note("notify"); }
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
+  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
+    return Note("join_multicast");
+  }
+  absl::Status LeaveMulticast(const SocketAddress&) override { return Note("leave_multicast"); }
   absl::StatusOr<QpAttr> InitQpAttr(QpState) const override { return QpAttr(); }
   Device* device() const noexcept override { return nullptr; }
   SocketAddress local() const noexcept override { return local_; }

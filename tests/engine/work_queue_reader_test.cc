@@ -115,6 +115,7 @@ TEST_F(WorkQueueReaderTest, ReadsEveryFieldThatWasPosted) {
   request.compare_add = 4;
   request.swap = 5;
   request.ah_handle = 6;
+  request.bind_lkey = 9;
   request.remote_qpn = 7;
   request.remote_qkey = 8;
   ASSERT_EQ(writer_->PostSend(request), 0);
@@ -129,7 +130,8 @@ TEST_F(WorkQueueReaderTest, ReadsEveryFieldThatWasPosted) {
   EXPECT_EQ(wr_.rkey, 3u);
   EXPECT_EQ(wr_.compare_add, 4u);
   EXPECT_EQ(wr_.swap, 5u);
-  EXPECT_EQ(wr_.ah_handle, 6u);
+  EXPECT_EQ(reader_.ah_handle(), 6u);
+  EXPECT_EQ(wr_.bind_lkey, 9u);
   EXPECT_EQ(wr_.remote_qpn, 7u);
   EXPECT_EQ(wr_.remote_qkey, 8u);
   EXPECT_EQ(NextSend(), ReadResult::kEmpty);

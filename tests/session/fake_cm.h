@@ -34,6 +34,10 @@ class FakeEndpoint final : public device::CmEndpoint {
   absl::Status Disconnect() override { return absl::OkStatus(); }
   absl::Status NotifyCommEstablished() override { return absl::OkStatus(); }
   absl::Status SetOption(uint32_t, std::span<const uint8_t>) override { return absl::OkStatus(); }
+  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
+    return absl::OkStatus();
+  }
+  absl::Status LeaveMulticast(const SocketAddress&) override { return absl::OkStatus(); }
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override {
     device::QpAttr attr;
     attr.mask = device::kQpAttrState;

@@ -90,10 +90,32 @@ class FakeSrq final : public device::Srq {
     if (result == device::PostResult::kOk) wr_ids.push_back(wr.wr_id);
     return result;
   }
-  device::QpResult SetLimit(uint32_t) noexcept override { return device::QpResult::kOk; }
+  device::QpResult SetLimit(uint32_t limit) noexcept override {
+    limit_ = limit;
+    return device::QpResult::kOk;
+  }
+  uint32_t limit() const noexcept override { return limit_; }
+  uint32_t max_wr() const noexcept override { return 64; }
+  uint32_t max_sge() const noexcept override { return 4; }
 
   std::deque<uint64_t> wr_ids;
   device::PostResult result = device::PostResult::kOk;
+
+ private:
+  uint32_t limit_ = 0;
+};
+
+class FakeAh final : public device::Ah {
+ public:
+  void Activate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override {}
+};
+
+class FakeMw final : public device::Mw {
+ public:
+  void Activate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override {}
+  uint32_t rkey() const noexcept override { return 0x100; }
 };
 
 class FakeQp final : public device::Qp {
@@ -371,6 +393,17 @@ class FakeDevice final : public device::Device {
     absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
                                                          const device::QpInit& init) override {
       return device_.CreateQp(pd, init);
+    }
+    absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd&,
+                                                         const device::AddressVector&) override {
+      return std::make_unique<FakeAh>();
+    }
+    absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
+      return std::make_unique<FakeMw>();
+    }
+    absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp&,
+                                                                          const IpAddress&) override {
+      return std::make_unique<FakeAh>();
     }
 
    private:

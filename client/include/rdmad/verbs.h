@@ -155,7 +155,7 @@ class QueuePair {
   QueuePair() = default;
 
   // For applications that move the QP by themselves with Modify; CmId::CreateQp makes one for a connection.
-  // Errors: InvalidArgument (over a limit of the device; names it), ResourceExhausted, Unimplemented (UD, UC).
+  // Errors: InvalidArgument (over a limit of the device; names it), ResourceExhausted.
   static absl::StatusOr<QueuePair> Create(const ProtectionDomain& pd, const QpInit& init);
 
   // Posts in order until one fails; `posted`, if given, says how many were taken. One doorbell for all.

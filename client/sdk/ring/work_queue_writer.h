@@ -45,6 +45,7 @@ struct SendRequest {
   uint32_t rkey = 0;
   uint64_t compare_add = 0;
   uint64_t swap = 0;
+  uint32_t bind_lkey = 0;
   uint32_t ah_handle = 0;
   uint32_t remote_qpn = 0;
   uint32_t remote_qkey = 0;
@@ -155,6 +156,7 @@ inline int WorkQueueWriter::PostSend(const SendRequest& request) noexcept {
   slot->inline_bytes = static_cast<uint32_t>(inline_bytes);
   slot->compare_add = request.compare_add;
   slot->swap = request.swap;
+  slot->bind_lkey = request.bind_lkey;
   slot->ah_handle = request.ah_handle;
   slot->remote_qpn = request.remote_qpn;
   slot->remote_qkey = request.remote_qkey;

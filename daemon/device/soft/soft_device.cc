@@ -90,6 +90,17 @@ class SoftContext final : public device::Context {
                                                        const device::QpInit& init) override {
     return device_.CreateQp(pd, init);
   }
+  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd&,
+                                                       const device::AddressVector&) override {
+    return absl::UnimplementedError("create_ah: not on this device");
+  }
+  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
+    return absl::UnimplementedError("alloc_mw: not on this device");
+  }
+  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp&,
+                                                                        const IpAddress&) override {
+    return absl::UnimplementedError("attach_mcast: not on this device");
+  }
 
  private:
   SoftDevice& device_;

@@ -46,6 +46,12 @@ class SoftCmEndpoint : public device::CmEndpoint {
   // Options as in rdma_set_option(3), level RDMA_OPTION_ID, with the value sizes of the kernel.
   // Unimplemented: another option.
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
+  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
+    return absl::UnimplementedError("join_multicast: not on this device");
+  }
+  absl::Status LeaveMulticast(const SocketAddress&) override {
+    return absl::UnimplementedError("leave_multicast: not on this device");
+  }
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override;
 
   device::Device* device() const noexcept override { return device_; }
