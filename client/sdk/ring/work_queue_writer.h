@@ -160,7 +160,6 @@ inline int WorkQueueWriter::PostSend(const SendRequest& request) noexcept {
   slot->ah_handle = request.ah_handle;
   slot->remote_qpn = request.remote_qpn;
   slot->remote_qkey = request.remote_qkey;
-  slot->reserved = 0;
   if (is_inline) {
     EncodeInline(request.sges);
   } else {
