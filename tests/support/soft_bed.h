@@ -15,6 +15,7 @@
 
 #include "daemon/device/soft/soft_mr.h"
 #include "daemon/device/soft/soft_qp.h"
+#include "daemon/device/soft/soft_srq.h"
 #include "daemon/device/soft/transport_counters.h"
 #include "tests/support/fake_network.h"
 
@@ -50,6 +51,7 @@ struct Endpoint {
   SoftCq recv_cq{1024, &receives};
   std::vector<std::byte> memory;
   std::unique_ptr<SoftMr> mr;
+  std::unique_ptr<SoftSrq> srq;
   std::unique_ptr<SoftQp> qp;
 
   // The application's address of byte `offset`: not the address where the daemon has it.
@@ -76,17 +78,26 @@ struct BedOptions {
   uint8_t rd_atomic = 4;
   uint32_t access = device::kAccessAll & ~device::kAccessMwBind;
   bool signal_all = false;
+  uint32_t srq_wr = 0;  // not 0: b receives from an SRQ of this depth
   bool connect = true;
 };
 
 class Bed {
  public:
+  static constexpr uint64_t kSrqToken = 77;
+
   explicit Bed(const BedOptions& options = {}) : options_(options), network(options.faults) {
     const int hosts = options.path == Path::kLocal ? 1 : 2;
     for (int i = 0; i < hosts; ++i) {
       events_.push_back(std::make_unique<EventLog>());
       transports_.push_back(
           std::make_unique<Transport>(network.tx(), events_.back().get(), options.config));
+    }
+    if (options.srq_wr != 0) {
+      auto srq = SoftSrq::Create(events_.back().get(), b.pd,
+                                 {.max_wr = options.srq_wr, .max_sge = 4, .owner_token = kSrqToken});
+      EXPECT_TRUE(srq.ok());
+      b.srq = std::move(*srq);
     }
     Prepare(a, 0, IpAddress::FromV4(10, 0, 0, 1), 0x11);
     Prepare(b, hosts - 1, IpAddress::FromV4(10, 0, 0, 2), 0x12);
@@ -98,6 +109,7 @@ class Bed {
       if (endpoint->qp != nullptr) endpoint->qp->Deactivate(network.now());
       if (endpoint->mr != nullptr) endpoint->mr->Deactivate(network.now());
       endpoint->qp.reset();
+      endpoint->srq.reset();
       endpoint->mr.reset();
     }
   }
@@ -175,7 +187,9 @@ class Bed {
   }
   device::PostResult PostRecv(Endpoint& endpoint, uint64_t wr_id, uint64_t offset, uint32_t bytes) {
     const device::Sge sge = endpoint.Sge(offset, bytes);
-    return endpoint.qp->PostRecv({.wr_id = wr_id, .sges = {&sge, 1}}, network.now());
+    const device::RecvWr wr{.wr_id = wr_id, .sges = {&sge, 1}};
+    return endpoint.srq != nullptr ? endpoint.srq->PostRecv(wr)
+                                   : endpoint.qp->PostRecv(wr, network.now());
   }
   // Fills `bytes` of a's memory at `offset` with bytes that depend on the seed.
   void Fill(Endpoint& endpoint, uint64_t offset, size_t bytes, uint64_t seed = 1) {
@@ -220,6 +234,7 @@ class Bed {
     init.pd = &endpoint.pd;
     init.init.send_cq = &endpoint.send_cq;
     init.init.recv_cq = &endpoint.recv_cq;
+    init.init.srq = endpoint.srq.get();
     init.init.cookie = qpn * 100;
     init.init.owner_token = qpn * 1000;
     init.init.signal_all = options_.signal_all;

@@ -8,14 +8,14 @@
 
 namespace rdmad::soft {
 
-class SoftQp;
+class TransportQp;
 
 struct ActiveNode {
-  explicit ActiveNode(SoftQp* owner) noexcept : qp(owner) {}
+  explicit ActiveNode(TransportQp* owner) noexcept : qp(owner) {}
   ActiveNode(const ActiveNode&) = delete;
   ActiveNode& operator=(const ActiveNode&) = delete;
 
-  SoftQp* const qp;
+  TransportQp* const qp;
   ActiveNode* next = nullptr;
   ActiveNode* previous = nullptr;
   bool listed = false;
@@ -44,11 +44,10 @@ class ActiveList {
   }
 
   // The first one, taken out; null if there is none.
-  SoftQp* Pop() noexcept {
-    if (first_ == nullptr) return nullptr;
-    ActiveNode& node = *first_;
-    Remove(node);
-    return node.qp;
+  ActiveNode* Pop() noexcept {
+    ActiveNode* const node = first_;
+    if (node != nullptr) Remove(*node);
+    return node;
   }
 
   bool empty() const noexcept { return first_ == nullptr; }

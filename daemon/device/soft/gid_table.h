@@ -15,7 +15,7 @@
 
 #include "daemon/base/ip_address.h"
 #include "daemon/device/device.h"
-#include "daemon/device/soft/soft_qp.h"
+#include "daemon/device/soft/source_address.h"
 
 namespace rdmad::soft {
 

@@ -54,7 +54,7 @@ SoftQp* LocalSender::FindPeer() const noexcept {
     address_is_local_ = qp_.core.IsLocal(qp_.flow.remote);
   }
   if (!address_is_local_) return nullptr;
-  SoftQp* const peer = qp_.core.qps.Find(qp_.attr.dest_qpn);
+  SoftQp* const peer = qp_.core.qps.FindConnected(qp_.attr.dest_qpn);
   if (peer == nullptr) return nullptr;
   const QpContext& other = peer->context();
   const bool connected = other.init.type == qp_.init.type && other.attr.dest_qpn == qp_.qpn &&

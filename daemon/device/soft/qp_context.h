@@ -9,6 +9,7 @@
 #include "daemon/device/device.h"
 #include "daemon/device/soft/packet_io.h"
 #include "daemon/device/soft/soft_cq.h"
+#include "daemon/device/soft/soft_srq.h"
 #include "daemon/device/soft/transport_core.h"
 
 namespace rdmad::soft {
@@ -22,12 +23,14 @@ struct QpContext {
   const device::QpCap cap;
   SoftCq* const send_cq;
   SoftCq* const recv_cq;
+  SoftSrq* const srq;  // null: receives are posted to the QP itself
 
   device::QpAttr attr;     // attr.state is the QP's state; PSNs as they were set
   Flow flow;               // from kRtr on
   uint32_t mtu_bytes = 0;  // from kRtr on
-  Timer timer{&self};      // the requester's
-  ActiveNode active{&self};
+  Timer timer;  // the requester's
+  ActiveNode active;
+  ActiveNode srq_waiter;
 
   device::QpState state() const noexcept { return attr.state; }
   // There is something to do in the next turn.

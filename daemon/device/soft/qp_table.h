@@ -12,10 +12,9 @@
 #include <cstdint>
 
 #include "daemon/device/soft/qpn_allocator.h"
+#include "daemon/device/soft/transport_qp.h"
 
 namespace rdmad::soft {
-
-class SoftQp;
 
 class QpTable {
  public:
@@ -27,11 +26,20 @@ class QpTable {
   QpTable& operator=(const QpTable&) = delete;
 
   // Null if there is none, or `qpn` is no 24-bit number.
-  [[nodiscard]] SoftQp* Find(uint32_t qpn) const noexcept {
+  [[nodiscard]] TransportQp* Find(uint32_t qpn) const noexcept {
     return qpn < kQpnCount ? slots_[IndexOf(qpn)] : nullptr;
   }
+  // The same for QPs of one kind.
+  [[nodiscard]] SoftQp* FindConnected(uint32_t qpn) const noexcept {
+    const TransportQp* const qp = Find(qpn);
+    return qp != nullptr ? qp->connected() : nullptr;
+  }
+  [[nodiscard]] UdQp* FindDatagram(uint32_t qpn) const noexcept {
+    const TransportQp* const qp = Find(qpn);
+    return qp != nullptr ? qp->datagram() : nullptr;
+  }
   // The number must be free.
-  void Insert(uint32_t qpn, SoftQp* qp) noexcept;
+  void Insert(uint32_t qpn, TransportQp* qp) noexcept;
   void Remove(uint32_t qpn) noexcept;
   uint32_t size() const noexcept { return size_; }
 
@@ -41,7 +49,7 @@ class QpTable {
            qpn / QpnAllocator::kEngines;
   }
 
-  SoftQp** slots_;
+  TransportQp** slots_;
   uint32_t size_ = 0;
 };
 

@@ -1,10 +1,10 @@
 // Posted receives in order, as fixed arrays made at creation.
 //
-// The responder takes the oldest one out, as a copy, when a message begins to use it; so a queue
-// that several QPs share would work the same. Thread: engine, but for construction. Owner: the
-// responder.
+// Whoever receives takes the oldest one out, as a copy, when a message begins to use it; so a queue
+// that several QPs share works the same. Thread: engine, but for construction. Owner: a QP or an SRQ.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -38,8 +38,14 @@ class ReceiveQueue {
 
   bool full() const noexcept { return tail_ - head_ >= depth_; }
   bool empty() const noexcept { return tail_ == head_; }
+  uint32_t size() const noexcept { return tail_ - head_; }
+  // Of the oldest one; the queue must not be empty.
+  uint64_t next_capacity_bytes() const noexcept {
+    const Slot& slot = slots_[head_ & mask_];
+    return TotalBytes({&sges_[size_t{head_ & mask_} * stride_], slot.num_sge});
+  }
 
-  // Must not be full, and `wr` within the QP's capabilities.
+  // Must not be full, and `wr` within the queue's capabilities.
   void Push(const device::RecvWr& wr) noexcept {
     slots_[tail_ & mask_] = {wr.wr_id, static_cast<uint32_t>(wr.sges.size())};
     std::copy(wr.sges.begin(), wr.sges.end(), &sges_[size_t{tail_ & mask_} * stride_]);

@@ -23,6 +23,7 @@ void Responder::Start() noexcept {
 }
 
 void Responder::Reset() noexcept {
+  if (qp_.srq != nullptr) qp_.srq->RemoveWaiter(qp_.srq_waiter);
   queue_.Clear();
   expected_psn_ = {};
   msn_ = {};
@@ -191,8 +192,12 @@ void Responder::Refuse(Finding finding, Psn psn) noexcept {
 
 Finding Responder::TakeReceive() noexcept {
   if (!has_current_) {
-    if (queue_.empty()) return Finding::kNotReady;
-    queue_.Pop(&current_);
+    if (qp_.srq != nullptr) {
+      if (!qp_.srq->Take(&current_)) return Finding::kNotReady;
+    } else {
+      if (queue_.empty()) return Finding::kNotReady;
+      queue_.Pop(&current_);
+    }
     has_current_ = true;
   }
   // Also if there was one: half a local message may have left it behind.

@@ -62,7 +62,8 @@ class Responder {
   Finding TakeReceive() noexcept;
   bool ReceiveFits(uint64_t bytes) const noexcept { return bytes <= current_.capacity_bytes; }
   SgeList ReceiveList() const noexcept {
-    return {current_.sges(), qp_.pd_id, device::kAccessLocalWrite, false};
+    const uint64_t pd_id = qp_.srq != nullptr ? qp_.srq->pd_id() : qp_.pd_id;
+    return {current_.sges(), pd_id, device::kAccessLocalWrite, false};
   }
   bool local_message() const noexcept { return local_message_; }
   void BeginLocalMessage() noexcept;
@@ -81,7 +82,10 @@ class Responder {
   // The event that the finding demands.
   void RaiseFor(Finding finding) noexcept;
   // The sender waits for a receive; the next post wakes it.
-  void set_local_sender_waits() noexcept { local_sender_waits_ = true; }
+  void set_local_sender_waits() noexcept {
+    local_sender_waits_ = true;
+    if (qp_.srq != nullptr) qp_.srq->AddWaiter(qp_.srq_waiter);
+  }
   bool TakeLocalSenderWaits() noexcept { return std::exchange(local_sender_waits_, false); }
 
  private:
@@ -140,7 +144,7 @@ class Responder {
   wire::Psn DuplicateAckPsn(wire::Psn psn) const noexcept;
 
   QpContext& qp_;
-  ReceiveQueue queue_;
+  ReceiveQueue queue_;  // unused with an SRQ
 
   wire::Psn expected_psn_;
   wire::Msn msn_;

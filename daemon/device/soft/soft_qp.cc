@@ -14,13 +14,12 @@ using device::QpState;
 using enum device::QpAttrMask;
 
 absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
-                                                       const SoftQpInit& init) {
+                                                       const SoftQpInit& asked) {
+  SoftQpInit init = asked;
+  if (init.init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
   if (init.init.type != device::QpType::kRc) {
     return absl::UnimplementedError(absl::StrCat(
         "create_qp: type=", static_cast<int>(init.init.type), " supported=", 2, " (RC)"));
-  }
-  if (init.init.srq != nullptr) {
-    return absl::UnimplementedError("create_qp: the soft device has no shared receive queues");
   }
   const struct {
     const char* name;
@@ -48,7 +47,8 @@ absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
 }
 
 SoftQp::SoftQp(TransportCore& core, const SoftQpInit& init)
-    : source_(init.source),
+    : TransportQp(this),
+      source_(init.source),
       context_{.self = *this,
                .core = core,
                .qpn = init.qpn,
@@ -57,11 +57,13 @@ SoftQp::SoftQp(TransportCore& core, const SoftQpInit& init)
                .cap = init.cap,
                .send_cq = static_cast<SoftCq*>(init.init.send_cq),
                .recv_cq = static_cast<SoftCq*>(init.init.recv_cq),
+               .srq = static_cast<SoftSrq*>(init.init.srq),
                .attr = {},
                .flow = {},
                .mtu_bytes = 0,
                .timer = Timer(this),
-               .active = ActiveNode(this)},
+               .active = ActiveNode(this),
+               .srq_waiter = ActiveNode(this)},
       requester_(context_),
       responder_(context_) {}
 
@@ -86,13 +88,16 @@ PostResult SoftQp::PostSend(const device::SendWr& wr, TimeNs) noexcept {
 
 PostResult SoftQp::PostRecv(const device::RecvWr& wr, TimeNs) noexcept {
   const PostResult result = responder_.Post(wr);
-  if (result == PostResult::kOk && responder_.TakeLocalSenderWaits()) {
-    SoftQp* const sender = context_.core.qps.Find(context_.attr.dest_qpn);
-    if (sender != nullptr && sender->requester_.local().FindPeer() == this) {
-      sender->requester_.EndRnrWait();
-    }
-  }
+  if (result == PostResult::kOk) OnReceivePosted();
   return result;
+}
+
+void SoftQp::OnReceivePosted() noexcept {
+  if (!responder_.TakeLocalSenderWaits()) return;
+  SoftQp* const sender = context_.core.qps.FindConnected(context_.attr.dest_qpn);
+  if (sender != nullptr && sender->requester_.local().FindPeer() == this) {
+    sender->requester_.EndRnrWait();
+  }
 }
 
 QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
@@ -172,6 +177,10 @@ void SoftQp::MoveTo(QpState next) noexcept {
       context_.core.active.Remove(context_.active);
       requester_.Flush();
       responder_.Flush();
+      // Nothing that it took from there is outstanding any more.
+      if (context_.srq != nullptr && previous != QpState::kErr) {
+        context_.Raise(device::AsyncEventType::kQpLastWqeReached);
+      }
       break;
   }
 }

@@ -8,30 +8,21 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "daemon/base/ip_address.h"
 #include "daemon/device/device.h"
 #include "daemon/device/soft/packet_io.h"
 #include "daemon/device/soft/qp_context.h"
 #include "daemon/device/soft/requester.h"
 #include "daemon/device/soft/responder.h"
 #include "daemon/device/soft/soft_pd.h"
+#include "daemon/device/soft/source_address.h"
 #include "daemon/device/soft/transport.h"
+#include "daemon/device/soft/transport_qp.h"
 #include "daemon/wire/packet.h"
 
 namespace rdmad::soft {
-
-// One of the device's own addresses, as an sgid_index names it.
-struct SourceAddress {
-  IpAddress address;
-  device::Mtu max_mtu = device::Mtu::k4096;  // largest path MTU that the interface carries
-};
-// Fills `*out` for an index that is in use; false for one that is not. Called on the engine thread,
-// within Modify().
-using SourceLookup = std::function<bool(uint32_t sgid_index, SourceAddress* out)>;
 
 struct SoftQpInit {
   uint32_t qpn = 0;  // 2..0xfffffe, free for the life of the QP
@@ -41,11 +32,11 @@ struct SoftQpInit {
   SourceLookup source;
 };
 
-class SoftQp final : public device::Qp {
+class SoftQp final : public device::Qp, public TransportQp {
  public:
-  // Thread: control. Allocates everything the QP will ever need. `transport`, PD and CQs outlive
+  // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ outlive
   // the QP. Errors: InvalidArgument (a value over limits.h; says which, asked and limit);
-  // Unimplemented (a type other than RC, an SRQ).
+  // Unimplemented (a type other than RC).
   static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport,
                                                         const SoftQpInit& init);
   // Thread: control, after Deactivate() or if never activated.
@@ -66,14 +57,14 @@ class SoftQp final : public device::Qp {
   bool same_daemon() const noexcept override { return requester_.local().FindPeer() != nullptr; }
 
   // For the transport, and the QPs among themselves.
-  void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept;
-  void OnTimer(TimeNs now) noexcept { requester_.OnTimer(now); }
-  RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept;
+  void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept override;
+  void OnTimer(TimeNs now) noexcept override { requester_.OnTimer(now); }
+  RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept override;
+  void OnReceivePosted() noexcept override;
   // Into kErr by the transport's own decision; flushes. Nothing happens if it is there already, or
   // reset.
   void EnterError(TimeNs now) noexcept;
   const QpContext& context() const noexcept { return context_; }
-  ActiveNode& active_node() noexcept { return context_.active; }
   Responder& responder() noexcept { return responder_; }
   const Responder& responder() const noexcept { return responder_; }
   Requester& requester() noexcept { return requester_; }

@@ -15,15 +15,15 @@ namespace rdmad::soft {
 using device::kNever;
 using device::TimeNs;
 
-class SoftQp;
+class TransportQp;
 
 // One deadline. Does not move while armed.
 struct Timer {
-  explicit Timer(SoftQp* owner) noexcept : qp(owner) {}
+  explicit Timer(TransportQp* owner) noexcept : qp(owner) {}
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  SoftQp* const qp;
+  TransportQp* const qp;
   TimeNs deadline = kNever;  // kNever: not armed
 
   // The heap's.

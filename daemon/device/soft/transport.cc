@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "daemon/device/soft/soft_qp.h"
 #include "daemon/device/soft/transport_core.h"
+#include "daemon/device/soft/transport_qp.h"
 
 namespace rdmad::soft {
 
@@ -22,7 +22,7 @@ Transport::~Transport() = default;
 void Transport::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept {
   Count(core_->counters.rx_packets);
   Count(core_->counters.rx_payload_bytes, packet.payload.size());
-  SoftQp* const qp = core_->qps.Find(packet.dest_qpn.value());
+  TransportQp* const qp = core_->qps.Find(packet.dest_qpn.value());
   if (qp == nullptr) {
     Count(core_->counters.drop_unknown_qp);
     return;
@@ -47,12 +47,12 @@ int Transport::DoWork(TimeNs now) noexcept {
   const auto share = static_cast<uint32_t>(
       std::max<uint64_t>(core_->config.qp_budget_bytes, static_cast<uint64_t>(left) / visits));
   for (; visits > 0 && left > 0; --visits) {
-    SoftQp* const qp = core_->active.Pop();
-    if (qp == nullptr) break;  // a QP of this round went to error meanwhile
-    const RunResult result = qp->Run(share, now);
+    ActiveNode* const node = core_->active.Pop();
+    if (node == nullptr) break;  // a QP of this round went to error meanwhile
+    const RunResult result = node->qp->Run(share, now);
     work += result.work;
     left -= std::max<int64_t>(result.spent_bytes, kVisitBytes);
-    if (result.more) core_->active.Push(qp->active_node());
+    if (result.more) core_->active.Push(*node);
   }
   return work;
 }

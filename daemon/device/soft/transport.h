@@ -23,7 +23,6 @@ namespace rdmad::soft {
 
 class MrTable;
 class QpTable;
-class SoftQp;
 struct TransportCounters;
 struct TransportCore;
 
