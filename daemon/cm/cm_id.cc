@@ -17,6 +17,7 @@ using device::CmEventType;
 
 constexpr uint32_t kOptionLevelId = 0;  // RDMA_OPTION_ID
 constexpr uint8_t kMaxDepth = 0xff;     // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+constexpr uint32_t kUdpQkey = 0x01234567;  // RDMA_UDP_QKEY
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
 absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t* depth) {
@@ -32,6 +33,20 @@ absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t*
 absl::Status LimitDepths(const device::Device* device, device::ConnParam* param) {
   RD_RETURN_IF_ERROR(LimitDepth("responder_resources", device, &param->responder_resources));
   return LimitDepth("initiator_depth", device, &param->initiator_depth);
+}
+
+// As the events of a failed join carry it.
+int NegativeErrno(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted:
+      return -ENOMEM;
+    case absl::StatusCode::kUnimplemented:
+      return -EOPNOTSUPP;
+    case absl::StatusCode::kUnavailable:
+      return -ENODEV;
+    default:
+      return -EINVAL;
+  }
 }
 
 }  // namespace
@@ -59,7 +74,8 @@ CmId::CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* cha
 }
 
 CmId::~CmId() {
-  if (driver_.qp() != nullptr) driver_.MoveToErr();
+  *self_ = nullptr;
+  if (driver_.qp() != nullptr && !is_datagram()) driver_.MoveToErr();
   if (handle_ == 0) return;
   channel_->RemoveUser(handle_);
   for (const shm::CmEvent& event : channel_->TakeQueued(handle_)) {
@@ -120,33 +136,48 @@ void CmId::OnQpAsyncEvent(device::AsyncEventType type) {
 
 // ---- calls that move the QP ----
 
-void CmId::SetQp(device::Qp* qp, engine::EngineProxy* engine, Done done) {
+void CmId::SetQp(device::Qp* qp, device::QpType type, engine::EngineProxy* engine, Done done) {
   if (driver_.qp() != nullptr) {
     done(absl::FailedPreconditionError("set_qp: the id has a QP"));
     return;
   }
   driver_.Bind(qp, engine);
-  driver_.MoveToInit(std::move(done));
+  qp_type_ = type;
+  if (type == device::QpType::kUd) {
+    driver_.MoveDatagramQpToRts(kUdpQkey, std::move(done));
+  } else {
+    driver_.MoveToInit(std::move(done));
+  }
 }
 
 void CmId::ClearQp() {
+  for (auto& [number, membership] : memberships_) membership.attached.reset();
   driver_.Unbind();
 }
 
+bool CmId::is_datagram() const noexcept {
+  return port_space_ == device::PortSpace::kUdp ||
+         (driver_.qp() != nullptr && qp_type_ == device::QpType::kUd);
+}
+
 absl::Status CmId::Connect(device::ConnParam param) {
-  RD_RETURN_IF_ERROR(LimitDepths(device(), &param));
+  if (!is_datagram()) RD_RETURN_IF_ERROR(LimitDepths(device(), &param));
   if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
   driver_.SetMinRnrTimer(param.min_rnr_timer);
   return endpoint_->Connect(param);
 }
 
 void CmId::Accept(device::ConnParam param, Done done) {
+  if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
+  if (is_datagram()) {
+    done(endpoint_->Accept(param));
+    return;
+  }
   const absl::Status limited = LimitDepths(device(), &param);
   if (!limited.ok() || driver_.qp() == nullptr) {
     done(limited.ok() ? endpoint_->Accept(param) : limited);
     return;
   }
-  param.qpn = driver_.qp()->qpn();
   driver_.SetMinRnrTimer(param.min_rnr_timer);
   const QpDriver::Depths depths{param.responder_resources, param.initiator_depth};
   driver_.MoveToRts(
@@ -163,6 +194,10 @@ void CmId::Accept(device::ConnParam param, Done done) {
 }
 
 void CmId::Disconnect(Done done) {
+  if (is_datagram()) {
+    done(endpoint_->Disconnect());
+    return;
+  }
   // The QP first, so that the peer's answer finds nothing in flight any more.
   // However that ends (the peer may disconnect meanwhile and move it, too), the connection does.
   driver_.MoveToErr([this, done = std::move(done)](const absl::Status& /*moved*/) {
@@ -196,8 +231,14 @@ void CmId::OnCmEvent(CmEvent event) {
     case CmEventType::kRejected:
     case CmEventType::kDisconnected:
     case CmEventType::kDeviceRemoval:
-      driver_.MoveToErr();
+      if (!is_datagram()) driver_.MoveToErr();
       break;
+    case CmEventType::kMulticastJoin:
+      OnMulticastJoin(std::move(event));
+      return;
+    case CmEventType::kMulticastError:
+      OnMulticastError(std::move(event));
+      return;
     case CmEventType::kAddrResolved:
     case CmEventType::kAddrError:
     case CmEventType::kRouteResolved:
@@ -205,8 +246,6 @@ void CmId::OnCmEvent(CmEvent event) {
     case CmEventType::kConnectError:
     case CmEventType::kUnreachable:
     case CmEventType::kEstablished:
-    case CmEventType::kMulticastJoin:
-    case CmEventType::kMulticastError:
     case CmEventType::kAddrChange:
     case CmEventType::kTimewaitExit:
       break;
@@ -251,6 +290,70 @@ void CmId::OnMovedToRts(const absl::Status& moved, CmEvent& event) {
   // It fails if the peer has given up in the meantime: that event is on its way.
   if (!endpoint_->Establish().ok()) return;
   event.type = CmEventType::kEstablished;
+  Report(event);
+}
+
+// ---- multicast ----
+
+absl::Status CmId::JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie) {
+  const uint64_t number = ++last_membership_;
+  RD_RETURN_IF_ERROR(endpoint_->JoinMulticast(group, join_flags, number));
+  memberships_[number] = {group, cookie, std::nullopt};
+  return absl::OkStatus();
+}
+
+absl::Status CmId::LeaveMulticast(const SocketAddress& group) {
+  RD_RETURN_IF_ERROR(endpoint_->LeaveMulticast(group));
+  const auto left = std::find_if(memberships_.begin(), memberships_.end(), [&](const auto& entry) {
+    return entry.second.group.ip == group.ip;
+  });
+  if (left == memberships_.end()) return absl::OkStatus();
+  const std::optional<IpAddress> attached = left->second.attached;
+  memberships_.erase(left);
+  if (attached) host_->DetachQp(handle_, *attached);
+  return absl::OkStatus();
+}
+
+void CmId::OnMulticastJoin(CmEvent event) {
+  const auto joined = memberships_.find(event.multicast_cookie);
+  if (joined == memberships_.end()) return;  // left meanwhile
+  if (driver_.qp() == nullptr) {
+    event.multicast_cookie = joined->second.cookie;
+    Report(event);
+    return;
+  }
+  joined->second.attached = event.av.dest;
+  const IpAddress group = event.av.dest;
+  host_->AttachQp(handle_, group,
+                  [self = self_, shared = std::make_shared<CmEvent>(std::move(event))](
+                      const absl::Status& attached) {
+                    if (*self != nullptr) (*self)->OnAttached(attached, std::move(*shared));
+                  });
+}
+
+void CmId::OnAttached(const absl::Status& attached, CmEvent event) {
+  const auto joined = memberships_.find(event.multicast_cookie);
+  if (joined == memberships_.end()) return;  // left meanwhile
+  // Without its QP, which went meanwhile, the id is in the group all the same.
+  if (attached.ok() || absl::IsCancelled(attached)) {
+    event.multicast_cookie = joined->second.cookie;
+    Report(event);
+    return;
+  }
+  joined->second.attached.reset();
+  (void)endpoint_->LeaveMulticast(joined->second.group);
+  event.type = CmEventType::kMulticastError;
+  event.status = NegativeErrno(attached);
+  OnMulticastError(std::move(event));
+}
+
+void CmId::OnMulticastError(CmEvent event) {
+  const auto joined = memberships_.find(event.multicast_cookie);
+  if (joined == memberships_.end()) return;  // left meanwhile
+  const Membership lost = joined->second;
+  memberships_.erase(joined);
+  if (lost.attached) host_->DetachQp(handle_, *lost.attached);
+  event.multicast_cookie = lost.cookie;
   Report(event);
 }
 

@@ -8,6 +8,12 @@
 // records. As in librdmacm, with a QP bound the connecting application sees ESTABLISHED once the
 // peer has accepted; without one it sees CONNECT_RESPONSE and calls Establish() itself.
 //
+// Datagrams (the UDP port space, UD QPs) have no connection: a UD QP goes to RTS when it is bound,
+// as in librdmacm, where rdma_create_qp() does it, and is never moved again by its id. It is done
+// here, not in the client, for the same reason as with RC: the client need not know how devices
+// want QPs to be moved, and its QP is ready when the call returns. An id that joins a multicast
+// group attaches its UD QP, by way of the host, and detaches it when it leaves.
+//
 // QP moves are commands to the engine and their answers come later. Until then the id may be
 // rejected, disconnected or destroyed: each answer first looks whether it still matters. Destroying
 // an id is always allowed, at once.
@@ -30,11 +36,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/base/socket_address.h"
 #include "daemon/cm/cm_id_host.h"
 #include "daemon/cm/event_channel.h"
@@ -66,10 +75,10 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   absl::Status ResolveRoute(uint32_t timeout_ms);
   absl::Status Listen(int backlog);
 
-  // rdma_create_qp: from now on this id drives `qp`, which is in RESET and goes to INIT. `engine`
-  // is the one that `qp` is active on; both outlive the binding. FailedPrecondition if a QP is
-  // bound already.
-  void SetQp(device::Qp* qp, engine::EngineProxy* engine, Done done);
+  // rdma_create_qp: from now on this id drives `qp`, which is in RESET and goes to INIT, or as UD to
+  // RTS. `engine` is the one that `qp` is active on; both outlive the binding. FailedPrecondition
+  // if a QP is bound already.
+  void SetQp(device::Qp* qp, device::QpType type, engine::EngineProxy* engine, Done done);
   // rdma_destroy_qp: takes the QP away without moving it. To be called before the QP is
   // deactivated.
   void ClearQp();
@@ -84,6 +93,11 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   absl::Status Notify(uint32_t event);
   absl::Status SetOption(uint32_t level, uint32_t option, std::span<const uint8_t> value);
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const;
+  // Ends in MULTICAST_JOIN, once the QP (if there is one) is attached, or in MULTICAST_ERROR; then
+  // the id is not in the group. AlreadyExists: it is in that group, or on its way.
+  absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie);
+  // No event of this join comes any more. NotFound: not in that group.
+  absl::Status LeaveMulticast(const SocketAddress& group);
 
   struct Migration {
     uint32_t events_reported;  // until now, all of them to older channels
@@ -117,6 +131,18 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
        device::PortSpace port_space, std::unique_ptr<device::CmEndpoint> endpoint);
 
+  // A group that the endpoint has joined, or is joining.
+  struct Membership {
+    SocketAddress group;
+    uint64_t cookie;  // the application's
+    std::optional<IpAddress> attached;  // as what the QP is, or is being
+  };
+
+  // There is no connection whose state the QP follows.
+  bool is_datagram() const noexcept;
+  void OnMulticastJoin(device::CmEvent event);
+  void OnAttached(const absl::Status& attached, device::CmEvent event);
+  void OnMulticastError(device::CmEvent event);
   void OnConnectRequest(device::CmEvent event);
   void OnConnectResponse(device::CmEvent event);
   void OnMovedToRts(const absl::Status& moved, device::CmEvent& event);
@@ -133,6 +159,12 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   uint32_t events_reported_ = 0;
   std::unique_ptr<device::CmEndpoint> endpoint_;
   QpDriver driver_;
+  device::QpType qp_type_ = device::QpType::kRc;
+  // By the number that the endpoint knows them by, which no two joins share.
+  std::map<uint64_t, Membership> memberships_;
+  uint64_t last_membership_ = 0;
+  // Answers that come after the id has gone find it gone.
+  const std::shared_ptr<CmId*> self_ = std::make_shared<CmId*>(this);
 };
 
 }  // namespace rdmad::cm

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/device/device.h"
 
 namespace rdmad::cm {
@@ -28,6 +31,14 @@ class CmIdHost {
   // The number by which the client knows the device; shm::kNoDevice for null and for one that this
   // session may not use.
   virtual uint32_t DeviceIndex(const device::Device* device) const = 0;
+
+  // The id `handle` has joined a group: from now on its QP gets what is sent there. `done`, at once
+  // or later, also if the id is gone by then; Cancelled: DetachQp(), or the QP went.
+  // Errors: InvalidArgument (not a UD QP), ResourceExhausted (a quota), those of the device.
+  virtual void AttachQp(uint64_t handle, const IpAddress& group,
+                        std::function<void(absl::Status)> done) = 0;
+  // Whatever has become of that since. An id that goes, or lets go of its QP, need not say so.
+  virtual void DetachQp(uint64_t handle, const IpAddress& group) = 0;
 };
 
 }  // namespace rdmad::cm

@@ -50,6 +50,15 @@ shm::CmEvent ToRecord(const device::CmEvent& event) noexcept {
   record.path_mtu = static_cast<uint8_t>(event.path_mtu);
   record.qpn = event.param.qpn;
   record.qkey = event.param.qkey;
+  if (event.av.dest != IpAddress()) {
+    const Gid& gid = event.av.dest.gid();
+    std::memcpy(record.ah_dest_gid, gid.data(), gid.size());
+    record.ah_sgid_index = event.av.sgid_index;
+    record.ah_flow_label = event.av.flow_label;
+    record.ah_traffic_class = event.av.traffic_class;
+    record.ah_hop_limit = event.av.hop_limit;
+  }
+  record.multicast_cookie = event.multicast_cookie;
   // No CM message carries more than 196 bytes, so nothing is cut here.
   const size_t bytes = std::min<size_t>(event.param.private_data.size(), UINT8_MAX);
   record.private_data_bytes = static_cast<uint8_t>(bytes);

@@ -50,6 +50,22 @@ void QpDriver::MoveToInit(Done done) {
   Start({attr}, std::move(done));
 }
 
+// Nothing here depends on a peer, nor on the address that the id may not have yet.
+void QpDriver::MoveDatagramQpToRts(uint32_t qkey, Done done) {
+  device::QpAttr init;
+  init.mask = device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort |
+              device::kQpAttrQkey;
+  init.state = device::QpState::kInit;
+  init.qkey = qkey;
+  device::QpAttr rtr;
+  rtr.mask = device::kQpAttrState;
+  rtr.state = device::QpState::kRtr;
+  device::QpAttr rts;
+  rts.mask = device::kQpAttrState | device::kQpAttrSqPsn;
+  rts.state = device::QpState::kRts;
+  Start({init, rtr, rts}, std::move(done));
+}
+
 void QpDriver::MoveToRts(const device::CmEndpoint& endpoint, const Depths& depths, Done done) {
   std::vector<device::QpAttr> steps;
   for (const device::QpState state :

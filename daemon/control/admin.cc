@@ -57,6 +57,9 @@ void AddCounts(const v1::ObjectCounts& counts, v1::ObjectCounts* total) {
   total->set_cqs(total->cqs() + counts.cqs());
   total->set_qps(total->qps() + counts.qps());
   total->set_srqs(total->srqs() + counts.srqs());
+  total->set_ahs(total->ahs() + counts.ahs());
+  total->set_mws(total->mws() + counts.mws());
+  total->set_multicasts(total->multicasts() + counts.multicasts());
   total->set_event_channels(total->event_channels() + counts.event_channels());
   total->set_cm_ids(total->cm_ids() + counts.cm_ids());
   total->set_arena_bytes(total->arena_bytes() + counts.arena_bytes());

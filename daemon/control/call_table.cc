@@ -90,6 +90,16 @@ void CallTable::AddSessionCalls() {
   RD_SESSION_CALL(VerbsService, ModifyQp);
   RD_SESSION_CALL(VerbsService, QueryQp);
   RD_SESSION_CALL(VerbsService, DestroyQp);
+  RD_SESSION_CALL(VerbsService, CreateSrq);
+  RD_SESSION_CALL(VerbsService, ModifySrq);
+  RD_SESSION_CALL(VerbsService, QuerySrq);
+  RD_SESSION_CALL(VerbsService, DestroySrq);
+  RD_SESSION_CALL(VerbsService, CreateAh);
+  RD_SESSION_CALL(VerbsService, DestroyAh);
+  RD_SESSION_CALL(VerbsService, AllocMw);
+  RD_SESSION_CALL(VerbsService, DeallocMw);
+  RD_SESSION_CALL(VerbsService, AttachMulticast);
+  RD_SESSION_CALL(VerbsService, DetachMulticast);
 }
 
 void CallTable::AddCmCalls() {
@@ -111,6 +121,8 @@ void CallTable::AddCmCalls() {
   RD_SESSION_CALL(CmService, Disconnect);
   RD_SESSION_CALL(CmService, Notify);
   RD_SESSION_CALL(CmService, InitQpAttr);
+  RD_SESSION_CALL(CmService, JoinMulticast);
+  RD_SESSION_CALL(CmService, LeaveMulticast);
 }
 
 #undef RD_SESSION_CALL

@@ -28,6 +28,26 @@ uint64_t PoolLimit(const DaemonLimits& limits) {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
 }
 
+// Of those that are about a device.
+const char* EventName(device::AsyncEventType type) {
+  switch (type) {
+    case device::AsyncEventType::kPortActive:
+      return "port_active";
+    case device::AsyncEventType::kPortErr:
+      return "port_error";
+    case device::AsyncEventType::kLidChange:
+      return "lid_change";
+    case device::AsyncEventType::kPkeyChange:
+      return "pkey_change";
+    case device::AsyncEventType::kGidChange:
+      return "gid_change";
+    case device::AsyncEventType::kDeviceFatal:
+      return "device_fatal";
+    default:
+      return "other";
+  }
+}
+
 }  // namespace
 
 Daemon::Daemon(DaemonOptions options, RunDir run_dir, const Inventory* inventory)
@@ -170,7 +190,10 @@ void Daemon::DeactivateDevices(std::function<void()> done) {
 void Daemon::WatchDeviceSources() {
   for (device::DeviceSource* source : inventory_->sources) {
     source->SetObserver({[this](device::Device& device) { OnDeviceAdded(device); },
-                         [this](device::Device& device) { OnDeviceRemoved(device); }});
+                         [this](device::Device& device) { OnDeviceRemoved(device); },
+                         [this](device::Device& device, device::AsyncEventType type) {
+                           OnDeviceEvent(device, type);
+                         }});
     device_pumps_.push_back(std::make_unique<AsioFdWatch>(
         loop_, source->poll_fd(), AsioFdWatch::For::kRead, [source] { source->Poll(); }));
   }
@@ -190,6 +213,16 @@ void Daemon::OnDeviceRemoved(device::Device& device) {
   devices_.Remove(index);
   if (registry_ == nullptr) return;
   registry_->ForEach([index](session::Session& session) { session.OnDeviceRemoved(index); });
+}
+
+void Daemon::OnDeviceEvent(device::Device& device, device::AsyncEventType type) {
+  const uint32_t index = devices_.IndexOf(&device);
+  if (index == shm::kNoDevice) return;
+  Log("device").info("event name={} kind={} index={} what={}", device.name(), device.kind(), index,
+                     EventName(type));
+  if (registry_ == nullptr) return;
+  registry_->ForEach(
+      [index, type](session::Session& session) { session.OnDeviceEvent(index, type); });
 }
 
 void Daemon::StartMetrics() {

@@ -78,6 +78,7 @@ class Daemon {
   void WatchDeviceSources();
   void OnDeviceAdded(device::Device& device);
   void OnDeviceRemoved(device::Device& device);
+  void OnDeviceEvent(device::Device& device, device::AsyncEventType type);
   void StartMetrics();
   void WatchSignals();
   void OnSignal(int signal);

@@ -59,6 +59,8 @@ void InitLogging(const std::string& level, bool journal) {
   }
   sink->set_formatter(std::move(formatter));
   spdlog::drop_all();
+  // drop_all() takes the default away too: rooms that are not in the list write with this one.
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("rdmad", sink));
   for (const char* room : kRooms) {
     spdlog::register_logger(std::make_shared<spdlog::logger>(room, sink));
   }

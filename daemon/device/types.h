@@ -164,6 +164,11 @@ enum QpAttrMask : uint32_t {
   kQpAttrMaxDestRdAtomic = 1 << 17,
   kQpAttrDestQpn = 1 << 20,
 };
+// Those that RoCE knows; others (alternate paths, path migration) are refused.
+inline constexpr uint32_t kQpAttrAll =
+    kQpAttrState | kQpAttrCurState | kQpAttrAccessFlags | kQpAttrPkeyIndex | kQpAttrPort | kQpAttrQkey | kQpAttrAv |
+    kQpAttrPathMtu | kQpAttrTimeout | kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrRqPsn | kQpAttrMaxQpRdAtomic |
+    kQpAttrMinRnrTimer | kQpAttrSqPsn | kQpAttrMaxDestRdAtomic | kQpAttrDestQpn;
 
 // ibv_ah_attr: the peer's address and which of the device's own addresses to send from. On RoCE the first five are all
 // there is; on InfiniBand `dest` is the peer's GID, and the LID fields count.

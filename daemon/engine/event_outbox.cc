@@ -35,7 +35,7 @@ void EventOutbox::OnAsyncEvent(const device::AsyncEvent& event) noexcept {
   strays_[stray_count_++] = event;
 }
 
-void EventOutbox::RemoveQp(EventSource& source) noexcept {
+void EventOutbox::RemoveObject(EventSource& source) noexcept {
   by_token_.Remove(source);
   source.Unlink();
   source.pending = 0;

@@ -32,7 +32,7 @@ struct TokenTag;
 // What one object has to say. `kind` decides what `pending` means.
 struct EventSource : ListHook<UnsaidTag>, TableHook<EventSource, TokenTag> {
   EngineEvent::Kind kind = EngineEvent::Kind::kQpAsync;
-  uint64_t token = 0;          // of the session or CQ; QpInit::owner_token of a QP
+  uint64_t token = 0;          // of the session or CQ; the owner_token of a QP or SRQ
   uint32_t qpn = 0;            // kQpAsync
   uint32_t pending = 0;        // kQpAsync: a bit per AsyncEventType
   const char* what = nullptr;  // kSessionCorrupt
@@ -40,12 +40,12 @@ struct EventSource : ListHook<UnsaidTag>, TableHook<EventSource, TokenTag> {
 
 class EventOutbox final : public device::AsyncSink {
  public:
-  // From a device, about a QP known by its owner token.
+  // From a device, about a QP or SRQ known by its owner token.
   void OnAsyncEvent(const device::AsyncEvent& event) noexcept override;
 
-  // Makes a QP's source findable by its token.
-  void AddQp(EventSource& source) noexcept { by_token_.Insert(source, source.token); }
-  void RemoveQp(EventSource& source) noexcept;
+  // Makes a QP's or SRQ's source findable by its token.
+  void AddObject(EventSource& source) noexcept { by_token_.Insert(source, source.token); }
+  void RemoveObject(EventSource& source) noexcept;
   // For sources of other kinds, when their object goes.
   void Remove(EventSource& source) noexcept { source.Unlink(); }
 

@@ -88,7 +88,8 @@ struct QueuePairPortInit {
   WorkRing send_ring;
   WorkRing recv_ring;  // addr null with an SRQ
   uint32_t doorbell_index = 0;
-  uint64_t owner_token = 0;  // the same as QpInit::owner_token; unique among the QPs of an engine
+  // The same as QpInit::owner_token; unique among the QPs and SRQs of an engine.
+  uint64_t owner_token = 0;
 };
 
 class SrqPort : public device::EngineObject {};
@@ -98,6 +99,7 @@ struct SrqPortInit {
   device::Srq* srq = nullptr;
   WorkRing ring;
   uint32_t doorbell_index = 0;
+  uint64_t owner_token = 0;  // the same as SrqInit::owner_token
 };
 
 // Makes an address handle known to the session's posts, by a number.

@@ -44,7 +44,7 @@ ShmQueuePairPort::ShmQueuePairPort(EngineContext& context, const QueuePairPortIn
 void ShmQueuePairPort::Activate(device::TimeNs) noexcept {
   session_.doorbells().Insert(doorbell_index_, *this);
   context_.ports_by_qp.Insert(*this, KeyOf(qp_));
-  context_.events.AddQp(events_);
+  context_.events.AddObject(events_);
   send_cq_.AddUser(send_cq_user_);
   recv_cq_.AddUser(recv_cq_user_);
   // A doorbell that was rung before the table knew this port was ignored: look once.
@@ -54,7 +54,7 @@ void ShmQueuePairPort::Activate(device::TimeNs) noexcept {
 void ShmQueuePairPort::Deactivate(device::TimeNs) noexcept {
   session_.doorbells().Remove(doorbell_index_);
   context_.ports_by_qp.Remove(*this);
-  context_.events.RemoveQp(events_);
+  context_.events.RemoveObject(events_);
   send_cq_user_.Unlink();
   recv_cq_user_.Unlink();
   failed_send_.Unlink();

@@ -9,16 +9,19 @@ ShmSrqPort::ShmSrqPort(EngineContext& context, const SrqPortInit& init)
       doorbell_index_(init.doorbell_index),
       recvs_(init.ring.addr, init.ring.slot_count) {
   session_.doorbells().Reserve(doorbell_index_);
+  events_.token = init.owner_token;
 }
 
 void ShmSrqPort::Activate(device::TimeNs) noexcept {
   session_.doorbells().Insert(doorbell_index_, *this);
+  context_.events.AddObject(events_);
   // A doorbell that was rung before the table knew this port was ignored: look once.
   context_.active.PushBack(*this);
 }
 
 void ShmSrqPort::Deactivate(device::TimeNs) noexcept {
   session_.doorbells().Remove(doorbell_index_);
+  context_.events.RemoveObject(events_);
   Unlink();  // from the active list
 }
 

@@ -31,6 +31,7 @@ class ShmSrqPort final : public SrqPort, public WorkSource {
   const uint32_t doorbell_index_;
   WorkQueueReader recvs_;
   bool broken_ = false;
+  EventSource events_;
 };
 
 }  // namespace rdmad::engine

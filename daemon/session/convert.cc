@@ -18,13 +18,6 @@ using device::QpAttr;
 
 constexpr uint32_t kMaxPsn = (1u << 24) - 1;
 constexpr uint32_t kMaxQpn = (1u << 24) - 1;
-constexpr uint32_t kKnownQpAttrs =
-    device::kQpAttrState | device::kQpAttrCurState | device::kQpAttrAccessFlags |
-    device::kQpAttrPkeyIndex | device::kQpAttrPort | device::kQpAttrQkey | device::kQpAttrAv |
-    device::kQpAttrPathMtu | device::kQpAttrTimeout | device::kQpAttrRetryCnt |
-    device::kQpAttrRnrRetry | device::kQpAttrRqPsn | device::kQpAttrMaxQpRdAtomic |
-    device::kQpAttrMinRnrTimer | device::kQpAttrSqPsn | device::kQpAttrMaxDestRdAtomic |
-    device::kQpAttrDestQpn;
 
 absl::Status OutOfRange(const char* field, uint64_t value, uint64_t most) {
   return absl::InvalidArgumentError(absl::StrCat(field, "=", value, ": allowed are 0 to ", most));
@@ -37,22 +30,6 @@ absl::Status Take(const char* field, uint32_t value, uint32_t most, T* out) {
   if (value > most) return OutOfRange(field, value, most);
   *out = static_cast<T>(value);
   return absl::OkStatus();
-}
-
-absl::StatusOr<device::AddressVector> AvFromMessage(const v1::AddressHandleAttr& message) {
-  if (message.dest_gid().size() != 16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ah.dest_gid: ", message.dest_gid().size(), " bytes; a GID has 16"));
-  }
-  Gid gid;
-  std::copy(message.dest_gid().begin(), message.dest_gid().end(), gid.begin());
-  device::AddressVector av;
-  av.dest = IpAddress::FromGid(gid);
-  av.sgid_index = message.sgid_index();
-  RD_RETURN_IF_ERROR(Take("ah.flow_label", message.flow_label(), (1u << 20) - 1, &av.flow_label));
-  RD_RETURN_IF_ERROR(Take("ah.hop_limit", message.hop_limit(), 255, &av.hop_limit));
-  RD_RETURN_IF_ERROR(Take("ah.traffic_class", message.traffic_class(), 255, &av.traffic_class));
-  return av;
 }
 
 absl::StatusOr<device::Mtu> MtuFromMessage(uint32_t value) {
@@ -111,10 +88,30 @@ absl::StatusOr<device::ConnParam> FromMessage(const v1::ConnParam& message) {
   return param;
 }
 
-absl::StatusOr<QpAttr> FromMessage(const v1::QpAttr& message, uint32_t mask) {
-  if ((mask & ~kKnownQpAttrs) != 0) {
+absl::StatusOr<IpAddress> GidFromMessage(const std::string& bytes, const char* field) {
+  Gid gid;
+  if (bytes.size() != gid.size()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("attr_mask=%#x: unknown bits %#x", mask, mask & ~kKnownQpAttrs));
+        absl::StrCat(field, ": ", bytes.size(), " bytes; a GID has ", gid.size()));
+  }
+  std::copy(bytes.begin(), bytes.end(), gid.begin());
+  return IpAddress::FromGid(gid);
+}
+
+absl::StatusOr<device::AddressVector> FromMessage(const v1::AddressHandleAttr& message) {
+  device::AddressVector av;
+  RD_ASSIGN_OR_RETURN(av.dest, GidFromMessage(message.dest_gid(), "ah.dest_gid"));
+  av.sgid_index = message.sgid_index();
+  RD_RETURN_IF_ERROR(Take("ah.flow_label", message.flow_label(), (1u << 20) - 1, &av.flow_label));
+  RD_RETURN_IF_ERROR(Take("ah.hop_limit", message.hop_limit(), 255, &av.hop_limit));
+  RD_RETURN_IF_ERROR(Take("ah.traffic_class", message.traffic_class(), 255, &av.traffic_class));
+  return av;
+}
+
+absl::StatusOr<QpAttr> FromMessage(const v1::QpAttr& message, uint32_t mask) {
+  if ((mask & ~device::kQpAttrAll) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attr_mask=%#x: unknown bits %#x", mask, mask & ~device::kQpAttrAll));
   }
   QpAttr attr;
   attr.mask = mask;
@@ -129,7 +126,7 @@ absl::StatusOr<QpAttr> FromMessage(const v1::QpAttr& message, uint32_t mask) {
     RD_ASSIGN_OR_RETURN(attr.path_mtu, MtuFromMessage(message.path_mtu()));
   }
   if (has(device::kQpAttrAv)) {
-    RD_ASSIGN_OR_RETURN(attr.av, AvFromMessage(message.ah()));
+    RD_ASSIGN_OR_RETURN(attr.av, FromMessage(message.ah()));
   }
   attr.qkey = message.qkey();
   attr.access_flags = message.access_flags();
@@ -284,6 +281,12 @@ void ToMessage(uint32_t index, const device::Device& device, v1::Device* message
   message->set_max_pd(attr.max_pd);
   message->set_max_srq(attr.max_srq);
   message->set_max_srq_wr(attr.max_srq_wr);
+  message->set_max_srq_sge(attr.max_srq_sge);
+  message->set_max_ah(attr.max_ah);
+  message->set_max_mw(attr.max_mw);
+  message->set_max_mcast_groups(attr.max_mcast_groups);
+  message->set_max_mcast_qps(attr.max_mcast_qps);
+  message->set_atomic_capability(attr.atomic_capability);
 }
 
 const char* QpStateName(device::QpState state) noexcept {

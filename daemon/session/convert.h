@@ -4,7 +4,10 @@
 // Thread: any.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/base/socket_address.h"
 #include "daemon/device/connection_manager.h"
 #include "daemon/device/device.h"
@@ -17,6 +20,9 @@ namespace rdmad::session {
 // allowed.
 absl::StatusOr<SocketAddress> FromMessage(const v1::SocketAddress& message, const char* field);
 absl::StatusOr<device::ConnParam> FromMessage(const v1::ConnParam& message);
+// `bytes` are the 16 of a GID. It has no scope: a GID means something on one device only.
+absl::StatusOr<IpAddress> GidFromMessage(const std::string& bytes, const char* field);
+absl::StatusOr<device::AddressVector> FromMessage(const v1::AddressHandleAttr& message);
 // Reads only the fields that `mask` names.
 absl::StatusOr<device::QpAttr> FromMessage(const v1::QpAttr& message, uint32_t mask);
 device::QpCap FromMessage(const v1::QpCap& message);

@@ -19,7 +19,7 @@ const EventRouter::Target* EventRouter::Find(uint64_t token) const {
 
 void EventRouter::OnQpAsyncEvent(const device::AsyncEvent& event) {
   const Target* target = Find(event.owner_token);
-  if (target != nullptr) target->session->OnQpAsyncEvent(target->handle, event.type);
+  if (target != nullptr) target->session->OnAsyncEvent(target->handle, event.type);
 }
 
 void EventRouter::OnSessionCorrupt(uint64_t session_token, const char* what) {

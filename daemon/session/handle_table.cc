@@ -24,6 +24,14 @@ const char* HandleKindName(uint8_t kind) noexcept {
       return "event channel";
     case HandleKind::kCmId:
       return "cm id";
+    case HandleKind::kSrq:
+      return "srq";
+    case HandleKind::kAh:
+      return "address handle";
+    case HandleKind::kMw:
+      return "memory window";
+    case HandleKind::kMulticast:
+      return "multicast attachment";
   }
   return "nothing";
 }

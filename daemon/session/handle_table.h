@@ -36,6 +36,10 @@ enum class HandleKind : uint8_t {
   kQp,
   kEventChannel,
   kCmId,
+  kSrq,
+  kAh,
+  kMw,
+  kMulticast,
 };
 
 // "pool", "region", ...; "nothing" for numbers that no kind has.

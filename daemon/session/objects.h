@@ -8,11 +8,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/cm/cm_id.h"
 #include "daemon/cm/event_channel.h"
 #include "daemon/device/device.h"
@@ -68,6 +71,30 @@ class RingHold {
   memory::ArenaAllocation allocation_;
 };
 
+// A number that one object has at a time, given back on destruction. Move-only.
+class NumberHold {
+ public:
+  NumberHold() = default;
+  NumberHold(std::vector<uint32_t>* free, uint32_t number) : free_(free), number_(number) {}
+  NumberHold(NumberHold&& other) noexcept
+      : free_(std::exchange(other.free_, nullptr)), number_(other.number_) {}
+  NumberHold& operator=(NumberHold&& other) noexcept {
+    std::swap(free_, other.free_);
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  NumberHold(const NumberHold&) = delete;
+  NumberHold& operator=(const NumberHold&) = delete;
+  ~NumberHold() {
+    if (free_ != nullptr) free_->push_back(number_);
+  }
+  [[nodiscard]] uint32_t get() const noexcept { return number_; }
+
+ private:
+  std::vector<uint32_t>* free_ = nullptr;
+  uint32_t number_ = 0;
+};
+
 struct PoolObject : Object {
   UserList users;  // regions
   Charge bytes_charge;
@@ -76,7 +103,7 @@ struct PoolObject : Object {
 };
 
 struct PdObject : Object {
-  UserList users;  // regions, QPs
+  UserList users;  // regions, QPs, SRQs, address handles, memory windows
   uint32_t device_index = 0;
   std::unique_ptr<device::Pd> pd;
 };
@@ -103,44 +130,59 @@ struct CqObject : Object {
   std::unique_ptr<device::Cq> cq;
 };
 
-// A doorbell index, given back on destruction. Move-only.
-class DoorbellHold {
- public:
-  DoorbellHold() = default;
-  DoorbellHold(std::vector<uint32_t>* free, uint32_t index) : free_(free), index_(index) {}
-  DoorbellHold(DoorbellHold&& other) noexcept
-      : free_(std::exchange(other.free_, nullptr)), index_(other.index_) {}
-  DoorbellHold& operator=(DoorbellHold&& other) noexcept {
-    std::swap(free_, other.free_);
-    std::swap(index_, other.index_);
-    return *this;
-  }
-  DoorbellHold(const DoorbellHold&) = delete;
-  DoorbellHold& operator=(const DoorbellHold&) = delete;
-  ~DoorbellHold() {
-    if (free_ != nullptr) free_->push_back(index_);
-  }
-  [[nodiscard]] uint32_t index() const noexcept { return index_; }
-
- private:
-  std::vector<uint32_t>* free_ = nullptr;
-  uint32_t index_ = 0;
+struct SrqObject : Object {
+  UserList users;  // QPs
+  uint32_t device_index = 0;
+  UseRef pd_use;
+  EventToken token;
+  NumberHold doorbell;
+  RingHold ring;
+  uint32_t slots = 0;
+  std::unique_ptr<device::Srq> srq;
+  std::unique_ptr<engine::SrqPort> port;
 };
 
 struct QpObject : Object {
+  UserList users;  // multicast attachments that were made by hand
+  device::QpType type = device::QpType::kRc;
   uint32_t device_index = 0;
   UseRef pd_use;
   UseRef send_cq_use;
   UseRef recv_cq_use;
+  UseRef srq_use;
   EventToken token;
-  DoorbellHold doorbell;
+  NumberHold doorbell;
   RingHold send_ring;
   RingHold recv_ring;
   uint32_t send_slots = 0;
   uint32_t recv_slots = 0;
   Handle cm_id = kNoHandle;  // the id that drives it
+  std::map<IpAddress, Handle> groups;  // that it is attached to: the attachments, until they are gone
   std::unique_ptr<device::Qp> qp;
   std::unique_ptr<engine::QueuePairPort> port;
+};
+
+struct AhObject : Object {
+  UseRef pd_use;
+  NumberHold slot_handle;  // never 0
+  std::unique_ptr<device::Ah> ah;
+  std::unique_ptr<engine::AhPort> port;
+};
+
+struct MwObject : Object {
+  UseRef pd_use;
+  std::unique_ptr<device::Mw> mw;
+};
+
+// A QP in a multicast group. One for both who may want it: the application, by hand, and the QP's
+// CM id, which has joined the group.
+struct MulticastObject : Object {
+  Handle qp = kNoHandle;
+  IpAddress group;
+  UseRef by_hand;  // keeps the QP from being destroyed, as in verbs
+  bool by_cm_id = false;
+  std::vector<std::function<void(absl::Status)>> waiting;  // for it to be made
+  std::unique_ptr<device::EngineObject> attachment;
 };
 
 // An event channel and the watch on its pipe while that is full.

@@ -25,6 +25,14 @@ uint64_t LimitOf(const SessionLimits& limits, Resource resource) noexcept {
       return limits.max_cm_ids;
     case Resource::kChannels:
       return limits.max_channels;
+    case Resource::kSrqs:
+      return limits.max_srqs;
+    case Resource::kAhs:
+      return limits.max_ahs;
+    case Resource::kMws:
+      return limits.max_mws;
+    case Resource::kMulticasts:
+      return limits.max_multicasts;
   }
   return 0;
 }
@@ -49,6 +57,14 @@ const char* LimitName(Resource resource) noexcept {
       return "max_cm_ids";
     case Resource::kChannels:
       return "max_channels";
+    case Resource::kSrqs:
+      return "max_srqs";
+    case Resource::kAhs:
+      return "max_ahs";
+    case Resource::kMws:
+      return "max_mws";
+    case Resource::kMulticasts:
+      return "max_multicasts";
   }
   return "?";
 }

@@ -33,6 +33,10 @@ struct SessionLimits {
   // and 1 KiB of kernel memory while it is empty. An Endpoint of the SDK has one.
   uint32_t max_channels = 4096;
   uint64_t max_arena_bytes = uint64_t{1} << 30;  // kept by memory::ArenaSet
+  uint32_t max_srqs = 1024;
+  uint32_t max_ahs = 65536;
+  uint32_t max_mws = 65536;
+  uint32_t max_multicasts = 1024;  // attachments of QPs to groups
 
   friend bool operator==(const SessionLimits&, const SessionLimits&) = default;
 };
@@ -46,8 +50,12 @@ enum class Resource : uint8_t {
   kPoolBytes,
   kCmIds,
   kChannels,
+  kSrqs,
+  kAhs,
+  kMws,
+  kMulticasts,
 };
-inline constexpr size_t kResourceCount = 8;
+inline constexpr size_t kResourceCount = 12;
 
 // "max_qps": the limit's name in the configuration.
 const char* LimitName(Resource resource) noexcept;

@@ -88,7 +88,11 @@ void Session::Close(std::function<void()> closed) {
   cm_ids_.ForEach([this](Handle handle, CmIdObject&) { DropCmId(handle); });
   event_channels_.ForEach(
       [this](Handle handle, EventChannelObject&) { event_channels_.Remove(handle); });
+  multicasts_.ForEach([this](Handle handle, MulticastObject&) { RetireMulticast(handle, nullptr); });
   qps_.ForEach([this](Handle handle, QpObject&) { RetireQp(handle, nullptr); });
+  srqs_.ForEach([this](Handle handle, SrqObject&) { RetireSrq(handle, nullptr); });
+  ahs_.ForEach([this](Handle handle, AhObject&) { RetireAh(handle, nullptr); });
+  mws_.ForEach([this](Handle handle, MwObject&) { RetireMw(handle, nullptr); });
   cqs_.ForEach([this](Handle handle, CqObject&) { RetireCq(handle, nullptr); });
   channels_.ForEach([this](Handle handle, ChannelObject&) { RetireChannel(handle, nullptr); });
   regions_.ForEach([this](Handle handle, RegionObject&) { RetireRegion(handle, nullptr); });
@@ -107,8 +111,9 @@ void Session::Close(std::function<void()> closed) {
 // All engine objects are gone when their answers have come; what is left is memory.
 void Session::FinishIfQuiet() {
   if (state_ != State::kClosing || commands_in_flight_ != 0) return;
-  RD_CHECK(port_retired_ && qps_.count() == 0 && cqs_.count() == 0 && channels_.count() == 0 &&
-               regions_.count() == 0 && pds_.count() == 0,
+  RD_CHECK(port_retired_ && multicasts_.count() == 0 && qps_.count() == 0 && srqs_.count() == 0 &&
+               ahs_.count() == 0 && mws_.count() == 0 && cqs_.count() == 0 &&
+               channels_.count() == 0 && regions_.count() == 0 && pds_.count() == 0,
            "the engine has answered everything");
   bool pool_left = false;
   pools_.ForEach([&](Handle handle, PoolObject& pool) {
@@ -185,11 +190,17 @@ void Session::OnCqOverrun(Handle cq) {
   async_channel_->Send({static_cast<uint32_t>(device::AsyncEventType::kCqErr), 0, cq});
 }
 
-void Session::OnQpAsyncEvent(Handle qp, device::AsyncEventType type) {
-  const QpObject* object = qps_.Find(qp);
-  if (async_channel_ == nullptr || object == nullptr) return;
-  async_channel_->Send({static_cast<uint32_t>(type), 0, qp});
-  if (const CmIdObject* id = cm_ids_.Find(object->cm_id)) id->id->OnQpAsyncEvent(type);
+void Session::OnDeviceEvent(uint32_t device_index, device::AsyncEventType type) {
+  if (async_channel_ == nullptr || !contexts_.contains(device_index)) return;
+  async_channel_->Send({static_cast<uint32_t>(type), 0, device_index});
+}
+
+void Session::OnAsyncEvent(Handle object, device::AsyncEventType type) {
+  const QpObject* qp = qps_.Find(object);
+  if (async_channel_ == nullptr || (qp == nullptr && srqs_.Find(object) == nullptr)) return;
+  async_channel_->Send({static_cast<uint32_t>(type), 0, object});
+  if (qp == nullptr) return;
+  if (const CmIdObject* id = cm_ids_.Find(qp->cm_id)) id->id->OnQpAsyncEvent(type);
 }
 
 void Session::GetSession(const v1::GetSessionRequest&, v1::GetSessionReply* reply, Done done) {
@@ -206,6 +217,10 @@ void Session::GetSession(const v1::GetSessionRequest&, v1::GetSessionReply* repl
   out->set_max_cm_ids(limits.max_cm_ids);
   out->set_max_channels(limits.max_channels);
   out->set_max_arena_bytes(limits.max_arena_bytes);
+  out->set_max_srqs(limits.max_srqs);
+  out->set_max_ahs(limits.max_ahs);
+  out->set_max_mws(limits.max_mws);
+  out->set_max_multicasts(limits.max_multicasts);
   done(absl::OkStatus());
 }
 
@@ -218,6 +233,10 @@ v1::ObjectCounts Session::Counts() const {
   counts.set_completion_channels(channels_.count());
   counts.set_cqs(cqs_.count());
   counts.set_qps(qps_.count());
+  counts.set_srqs(srqs_.count());
+  counts.set_ahs(ahs_.count());
+  counts.set_mws(mws_.count());
+  counts.set_multicasts(multicasts_.count());
   counts.set_event_channels(event_channels_.count());
   counts.set_cm_ids(cm_ids_.count());
   counts.set_arena_bytes(arenas_.reserved_bytes());

@@ -11,8 +11,9 @@
 // between the object is in phase kMaking or kRetiring and calls do not find it. Handles, queue
 // numbers, keys and doorbells go back only after Deactivate was answered.
 //
-// The end (Close): CM ids first, which tells the peers; then QPs, CQs, channels, regions and PDs
-// are retired in that order, the port of the session last; memory goes when all is answered. It
+// The end (Close): CM ids first, which tells the peers; then multicast attachments, QPs, SRQs,
+// address handles, memory windows, CQs, channels, regions and PDs are retired in that order, the
+// port of the session last; memory goes when all is answered. It
 // relies on the engine executing commands in order: a Deactivate may be posted while the Activate
 // is still on its way. Calls in flight are answered too: with Cancelled where they were making
 // something. Close() is idempotent; the session may be destroyed once it has called back.
@@ -33,6 +34,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/cm/cm_id_host.h"
 #include "daemon/cm/event_channel.h"
 #include "daemon/device/connection_manager.h"
@@ -135,6 +137,18 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply* reply, Done done);
   void QueryQp(const v1::QueryQpRequest& request, v1::QueryQpReply* reply, Done done);
   void DestroyQp(const v1::DestroyQpRequest& request, v1::DestroyQpReply* reply, Done done);
+  void CreateSrq(const v1::CreateSrqRequest& request, v1::CreateSrqReply* reply, Done done);
+  void ModifySrq(const v1::ModifySrqRequest& request, v1::ModifySrqReply* reply, Done done);
+  void QuerySrq(const v1::QuerySrqRequest& request, v1::QuerySrqReply* reply, Done done);
+  void DestroySrq(const v1::DestroySrqRequest& request, v1::DestroySrqReply* reply, Done done);
+  void CreateAh(const v1::CreateAhRequest& request, v1::CreateAhReply* reply, Done done);
+  void DestroyAh(const v1::DestroyAhRequest& request, v1::DestroyAhReply* reply, Done done);
+  void AllocMw(const v1::AllocMwRequest& request, v1::AllocMwReply* reply, Done done);
+  void DeallocMw(const v1::DeallocMwRequest& request, v1::DeallocMwReply* reply, Done done);
+  void AttachMulticast(const v1::AttachMulticastRequest& request, v1::AttachMulticastReply* reply,
+                       Done done);
+  void DetachMulticast(const v1::DetachMulticastRequest& request, v1::DetachMulticastReply* reply,
+                       Done done);
 
   // --- cm.proto
   void CreateEventChannel(const v1::CreateEventChannelRequest& request,
@@ -158,6 +172,10 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void Disconnect(const v1::DisconnectRequest& request, v1::DisconnectReply* reply, Done done);
   void Notify(const v1::NotifyRequest& request, v1::NotifyReply* reply, Done done);
   void InitQpAttr(const v1::InitQpAttrRequest& request, v1::InitQpAttrReply* reply, Done done);
+  void JoinMulticast(const v1::JoinMulticastRequest& request, v1::JoinMulticastReply* reply,
+                     Done done);
+  void LeaveMulticast(const v1::LeaveMulticastRequest& request, v1::LeaveMulticastReply* reply,
+                      Done done);
 
   // --- for operators
   [[nodiscard]] v1::ObjectCounts Counts() const;
@@ -171,9 +189,12 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // The device is gone: what the session holds of it fails from now on, and its client hears of it.
   void OnDeviceRemoved(uint32_t device_index);
+  // Something else happened to the device or its port: who has it open hears of it.
+  void OnDeviceEvent(uint32_t device_index, device::AsyncEventType type);
 
   // --- from the engine, by way of EventRouter
-  void OnQpAsyncEvent(Handle qp, device::AsyncEventType type);
+  // `object` is a QP or an SRQ.
+  void OnAsyncEvent(Handle object, device::AsyncEventType type);
   void OnCqOverrun(Handle cq);
   void OnCorrupt(const char* what);
 
@@ -213,6 +234,10 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void RetireChannel(Handle handle, std::function<void()> on_gone);
   void RetireCq(Handle handle, std::function<void()> on_gone);
   void RetireQp(Handle handle, std::function<void()> on_gone);
+  void RetireSrq(Handle handle, std::function<void()> on_gone);
+  void RetireAh(Handle handle, std::function<void()> on_gone);
+  void RetireMw(Handle handle, std::function<void()> on_gone);
+  void RetireMulticast(Handle handle, std::function<void()> on_gone);
   void FreePool(Handle handle, Done done);
   void DropCmId(Handle handle);
 
@@ -236,9 +261,30 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::StatusOr<Handle> PrepareQp(const v1::CreateQpRequest& request);
   absl::Status FillQp(const v1::CreateQpRequest& request, Handle handle, QpObject* object);
   absl::StatusOr<RingHold> AllocateRing(uint64_t bytes);
-  absl::StatusOr<DoorbellHold> TakeDoorbell();
+  // `operation` opens the message.
+  absl::StatusOr<NumberHold> TakeDoorbell(const char* operation);
   // Sends the arena's descriptor if the client does not have it yet, and describes the ring.
   absl::Status Deliver(const RingHold& ring, uint32_t slot_count, v1::QueueLocation* location);
+
+  // session_srq.cc
+  absl::StatusOr<Handle> PrepareSrq(const v1::CreateSrqRequest& request);
+  absl::Status FillSrq(const v1::CreateSrqRequest& request, Handle handle, SrqObject* object);
+  void AnswerSrq(Handle handle, v1::CreateSrqReply* reply, const Done& done);
+
+  // session_ud.cc
+  absl::StatusOr<Handle> PrepareAh(const v1::CreateAhRequest& request);
+  enum class McastUser : uint8_t { kByHand, kCmId };
+  // Attaches the QP for this user too; Cancelled if it, or the QP, goes before that is done.
+  void Attach(Handle qp, const IpAddress& group, McastUser user, Done done);
+  absl::StatusOr<Handle> PrepareMulticast(Handle qp, const IpAddress& group, McastUser user);
+  void AddUser(McastUser user, Handle handle, MulticastObject* multicast);
+  // InvalidArgument: the QP is not attached for this user. `done` once this user's part is over.
+  void Detach(Handle qp, const IpAddress& group, McastUser user, Done done);
+  // What the QP's CM id has attached it to.
+  void DetachCmId(const QpObject& qp);
+
+  // session_mw.cc
+  absl::StatusOr<Handle> PrepareMw(const v1::AllocMwRequest& request);
 
   // session_cm.cc
   absl::StatusOr<cm::CmId*> LiveId(Handle handle) const;
@@ -252,6 +298,9 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::StatusOr<uint64_t> AdoptId(std::unique_ptr<cm::CmId> id, cm::CmId& listener) override;
   void DiscardId(uint64_t handle) override;
   uint32_t DeviceIndex(const device::Device* device) const override;
+  void AttachQp(uint64_t handle, const IpAddress& group,
+                std::function<void(absl::Status)> done) override;
+  void DetachQp(uint64_t handle, const IpAddress& group) override;
   // cm::EventChannelHost
   void OnChannelBlocked(cm::EventChannel& channel) override;
   void OnChannelOverflow(cm::EventChannel& channel) override;
@@ -271,6 +320,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   std::set<uint64_t> delivered_arenas_;
   std::vector<uint32_t> free_doorbells_;
   uint32_t next_doorbell_ = 0;
+  std::vector<uint32_t> free_slot_handles_;
+  uint32_t next_slot_handle_ = 1;  // 0 names no address handle
 
   memory::Segment control_segment_;
   EventToken token_;
@@ -284,7 +335,11 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   HandleTable<RegionObject, HandleKind::kRegion> regions_;
   HandleTable<ChannelObject, HandleKind::kCompletionChannel> channels_;
   HandleTable<CqObject, HandleKind::kCq> cqs_;
+  HandleTable<SrqObject, HandleKind::kSrq> srqs_;
+  HandleTable<AhObject, HandleKind::kAh> ahs_;
+  HandleTable<MwObject, HandleKind::kMw> mws_;
   HandleTable<QpObject, HandleKind::kQp> qps_;
+  HandleTable<MulticastObject, HandleKind::kMulticast> multicasts_;
   HandleTable<EventChannelObject, HandleKind::kEventChannel> event_channels_;
   HandleTable<CmIdObject, HandleKind::kCmId> cm_ids_;
 };

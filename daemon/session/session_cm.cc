@@ -14,6 +14,15 @@
 namespace rdmad::session {
 namespace {
 
+constexpr uint32_t kMaxJoinFlags = 1;  // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+
+absl::StatusOr<SocketAddress> GroupFromMessage(const v1::SocketAddress& message) {
+  RD_ASSIGN_OR_RETURN(const SocketAddress group, FromMessage(message, "group"));
+  if (group.ip.is_multicast()) return group;
+  return absl::InvalidArgumentError(
+      absl::StrCat("group=", group.ip.ToString(), " is no multicast address"));
+}
+
 std::span<const uint8_t> Bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
@@ -126,16 +135,33 @@ uint32_t Session::DeviceIndex(const device::Device* device) const {
   return environment_.devices->IndexOf(device);
 }
 
+void Session::AttachQp(uint64_t handle, const IpAddress& group,
+                       std::function<void(absl::Status)> done) {
+  const CmIdObject* id = cm_ids_.Find(handle);
+  if (id == nullptr) return done(absl::CancelledError("join_multicast: the id was destroyed"));
+  Attach(id->qp, group, McastUser::kCmId, std::move(done));
+}
+
+void Session::DetachQp(uint64_t handle, const IpAddress& group) {
+  const CmIdObject* id = cm_ids_.Find(handle);
+  // It is not attached if the QP or the device refused.
+  if (id != nullptr) Detach(id->qp, group, McastUser::kCmId, [](const absl::Status&) {});
+}
+
 void Session::UnbindQp(CmIdObject& id) {
   QpObject* qp = qps_.Find(std::exchange(id.qp, kNoHandle));
   if (qp == nullptr) return;
   qp->cm_id = kNoHandle;
+  DetachCmId(*qp);
   id.id->ClearQp();
 }
 
 void Session::DropCmId(Handle handle) {
   std::unique_ptr<CmIdObject> object = cm_ids_.Remove(handle);
-  if (QpObject* qp = qps_.Find(object->qp)) qp->cm_id = kNoHandle;
+  if (QpObject* qp = qps_.Find(object->qp)) {
+    qp->cm_id = kNoHandle;
+    DetachCmId(*qp);
+  }
   // The id's destructor moves the QP to ERR, which is still active: Deactivate comes after.
 }
 
@@ -233,7 +259,7 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
   }
   id->qp = request.qp();
   (*qp)->cm_id = request.id();
-  id->id->SetQp((*qp)->qp.get(), environment_.engine,
+  id->id->SetQp((*qp)->qp.get(), (*qp)->type, environment_.engine,
                 [this, handle = request.id(), qp = request.qp(),
                  done = std::move(done)](absl::Status status) {
                   CmIdObject* bound = cm_ids_.Find(handle);
@@ -307,6 +333,28 @@ void Session::InitQpAttr(const v1::InitQpAttrRequest& request, v1::InitQpAttrRep
   ToMessage(*attr, reply->mutable_attr());
   reply->set_attr_mask(attr->mask);
   done(absl::OkStatus());
+}
+
+void Session::JoinMulticast(const v1::JoinMulticastRequest& request, v1::JoinMulticastReply*,
+                            Done done) {
+  absl::StatusOr<cm::CmId*> id = LiveId(request.id());
+  if (!id.ok()) return done(id.status());
+  const absl::StatusOr<SocketAddress> group = GroupFromMessage(request.group());
+  if (!group.ok()) return done(group.status());
+  if (request.join_flags() > kMaxJoinFlags) {
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("join_flags=", request.join_flags(), ": allowed are 0 to ", kMaxJoinFlags)));
+  }
+  done((*id)->JoinMulticast(*group, request.join_flags(), request.cookie()));
+}
+
+void Session::LeaveMulticast(const v1::LeaveMulticastRequest& request, v1::LeaveMulticastReply*,
+                             Done done) {
+  absl::StatusOr<cm::CmId*> id = LiveId(request.id());
+  if (!id.ok()) return done(id.status());
+  const absl::StatusOr<SocketAddress> group = GroupFromMessage(request.group());
+  if (!group.ok()) return done(group.status());
+  done((*id)->LeaveMulticast(*group));
 }
 
 void Session::AddConnections(v1::ListConnectionsReply* reply, std::function<void()> done) {

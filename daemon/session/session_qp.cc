@@ -21,13 +21,21 @@ absl::Status CheckCap(const char* name, uint32_t value, uint32_t most) {
       absl::StrCat("create_qp: cap.", name, "=", value, ": allowed are 0 to ", most));
 }
 
-// What the rings can hold; the device checks its own limits.
-absl::Status CheckCaps(const device::QpCap& cap) {
+// What the rings can hold; the device checks its own limits. With an SRQ there is no receive ring.
+absl::Status CheckCaps(const device::QpCap& cap, bool has_srq) {
   RD_RETURN_IF_ERROR(CheckCap("max_send_wr", cap.max_send_wr, shm::kMaxQueueDepth));
-  RD_RETURN_IF_ERROR(CheckCap("max_recv_wr", cap.max_recv_wr, shm::kMaxQueueDepth));
+  if (!has_srq) {
+    RD_RETURN_IF_ERROR(CheckCap("max_recv_wr", cap.max_recv_wr, shm::kMaxQueueDepth));
+    RD_RETURN_IF_ERROR(CheckCap("max_recv_sge", cap.max_recv_sge, shm::kMaxSge));
+  }
   RD_RETURN_IF_ERROR(CheckCap("max_send_sge", cap.max_send_sge, shm::kMaxSge));
-  RD_RETURN_IF_ERROR(CheckCap("max_recv_sge", cap.max_recv_sge, shm::kMaxSge));
   return CheckCap("max_inline_bytes", cap.max_inline_bytes, shm::kMaxInlineBytes);
+}
+
+absl::Status CheckSameDevice(const char* what, uint32_t pd_device, uint32_t device) {
+  if (device == pd_device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("create_qp: the PD is of device ", pd_device, ", ",
+                                                 what, " of device ", device));
 }
 
 absl::Status ModifyError(Handle handle, device::QpResult result) {
@@ -53,7 +61,7 @@ absl::Status ModifyError(Handle handle, device::QpResult result) {
 
 }  // namespace
 
-absl::StatusOr<DoorbellHold> Session::TakeDoorbell() {
+absl::StatusOr<NumberHold> Session::TakeDoorbell(const char* operation) {
   uint32_t index = 0;
   if (!free_doorbells_.empty()) {
     index = free_doorbells_.back();
@@ -62,9 +70,9 @@ absl::StatusOr<DoorbellHold> Session::TakeDoorbell() {
     index = next_doorbell_++;
   } else {
     return absl::ResourceExhaustedError(
-        absl::StrCat("create_qp: the session has no doorbell left: limit=", shm::kMaxDoorbells));
+        absl::StrCat(operation, ": the session has no doorbell left: limit=", shm::kMaxDoorbells));
   }
-  return DoorbellHold(&free_doorbells_, index);
+  return NumberHold(&free_doorbells_, index);
 }
 
 absl::StatusOr<Handle> Session::PrepareQp(const v1::CreateQpRequest& request) {
@@ -84,49 +92,53 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   RD_ASSIGN_OR_RETURN(PdObject * pd, Live(pds_, request.pd()));
   RD_ASSIGN_OR_RETURN(CqObject * send_cq, Live(cqs_, request.send_cq()));
   RD_ASSIGN_OR_RETURN(CqObject * recv_cq, Live(cqs_, request.recv_cq()));
+  SrqObject* srq = nullptr;
   if (request.srq() != kNoHandle) {
-    return absl::UnimplementedError("create_qp: this daemon has no shared receive queues");
+    RD_ASSIGN_OR_RETURN(srq, Live(srqs_, request.srq()));
+    RD_RETURN_IF_ERROR(CheckSameDevice("an SRQ", pd->device_index, srq->device_index));
   }
   for (const CqObject* cq : {send_cq, recv_cq}) {
-    if (cq->device_index != pd->device_index) {
-      return absl::InvalidArgumentError(absl::StrCat("create_qp: the PD is of device ",
-                                                     pd->device_index, ", a CQ of device ",
-                                                     cq->device_index));
-    }
+    RD_RETURN_IF_ERROR(CheckSameDevice("a CQ", pd->device_index, cq->device_index));
   }
   device::QpInit init;
   RD_ASSIGN_OR_RETURN(init.type, QpTypeFromMessage(request.qp_type()));
   init.cap = FromMessage(request.cap());
-  RD_RETURN_IF_ERROR(CheckCaps(init.cap));
+  RD_RETURN_IF_ERROR(CheckCaps(init.cap, srq != nullptr));
+  if (srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
   RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
 
+  qp->type = init.type;
   qp->device_index = pd->device_index;
   qp->pd_use = UseRef(pd->users, handle);
   qp->send_cq_use = UseRef(send_cq->users, handle);
   qp->recv_cq_use = UseRef(recv_cq->users, handle);
+  if (srq != nullptr) qp->srq_use = UseRef(srq->users, handle);
   qp->token = EventToken(environment_.router, this, handle);
-  RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell());
+  RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell("create_qp"));
   init.send_cq = send_cq->cq.get();
   init.recv_cq = recv_cq->cq.get();
+  if (srq != nullptr) init.srq = srq->srq.get();
   init.signal_all = request.signal_all();
   init.cookie = request.cookie();
   init.owner_token = qp->token.value();
   RD_ASSIGN_OR_RETURN(qp->qp, context->CreateQp(*pd->pd, init));
 
   const device::QpCap& cap = qp->qp->cap();
-  RD_CHECK(CheckCaps(cap).ok(), "a device grants what a ring can hold");
+  RD_CHECK(CheckCaps(cap, srq != nullptr).ok(), "a device grants what a ring can hold");
   qp->send_slots = memory::WorkQueueSlots(cap.max_send_wr, cap.max_send_sge, cap.max_inline_bytes);
-  qp->recv_slots = memory::WorkQueueSlots(cap.max_recv_wr, cap.max_recv_sge, 0);
   RD_ASSIGN_OR_RETURN(qp->send_ring, AllocateRing(shm::WorkQueueBytes(qp->send_slots)));
-  RD_ASSIGN_OR_RETURN(qp->recv_ring, AllocateRing(shm::WorkQueueBytes(qp->recv_slots)));
+  if (srq == nullptr) {
+    qp->recv_slots = memory::WorkQueueSlots(cap.max_recv_wr, cap.max_recv_sge, 0);
+    RD_ASSIGN_OR_RETURN(qp->recv_ring, AllocateRing(shm::WorkQueueBytes(qp->recv_slots)));
+  }
   engine::QueuePairPortInit port;
   port.session = port_.get();
   port.qp = qp->qp.get();
   port.send_cq = send_cq->port.get();
   port.recv_cq = recv_cq->port.get();
   port.send_ring = {qp->send_ring.get().addr, qp->send_slots};
-  port.recv_ring = {qp->recv_ring.get().addr, qp->recv_slots};
-  port.doorbell_index = qp->doorbell.index();
+  if (srq == nullptr) port.recv_ring = {qp->recv_ring.get().addr, qp->recv_slots};
+  port.doorbell_index = qp->doorbell.get();
   port.owner_token = qp->token.value();
   qp->port = environment_.engine->CreateQueuePairPort(port);
   return absl::OkStatus();
@@ -141,13 +153,13 @@ void Session::CreateQp(const v1::CreateQpRequest& request, v1::CreateQpReply* re
              const QpObject* qp = MakeLive(qps_, handle, done);
              if (qp == nullptr) return;
              absl::Status sent = Deliver(qp->send_ring, qp->send_slots, reply->mutable_send_ring());
-             if (sent.ok())
+             if (sent.ok() && qp->recv_ring.valid())
                sent = Deliver(qp->recv_ring, qp->recv_slots, reply->mutable_recv_ring());
              if (!sent.ok()) return RetireQp(handle, [done, sent] { done(sent); });
              reply->set_qp(handle);
              reply->set_qpn(qp->qp->qpn());
              ToMessage(qp->qp->cap(), reply->mutable_cap());
-             reply->set_doorbell_index(qp->doorbell.index());
+             reply->set_doorbell_index(qp->doorbell.get());
              done(absl::OkStatus());
            });
 }
@@ -185,6 +197,11 @@ void Session::DestroyQp(const v1::DestroyQpRequest& request, v1::DestroyQpReply*
   if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
   absl::StatusOr<QpObject*> qp = Live(qps_, request.qp());
   if (!qp.ok()) return done(qp.status());
+  if (!(*qp)->users.empty()) {
+    return done(absl::FailedPreconditionError(
+        absl::StrCat("destroy_qp: ", HandleText(HandleKind::kQp, request.qp()), " is used by ",
+                     (*qp)->users.Text())));
+  }
   RetireQp(request.qp(), [done = std::move(done)] { done(absl::OkStatus()); });
 }
 
@@ -193,6 +210,8 @@ void Session::RetireQp(Handle handle, std::function<void()> on_gone) {
   if (!BeginRetiring(*qp, std::move(on_gone))) return;
   // The id must let go before the engine does.
   if (CmIdObject* id = cm_ids_.Find(qp->cm_id)) UnbindQp(*id);
+  const std::map<IpAddress, Handle> groups = qp->groups;
+  for (const auto& [group, attachment] : groups) RetireMulticast(attachment, nullptr);
   Deactivate({qp->port.get(), qp->qp.get()}, [this, handle] { Bury(qps_, handle); });
 }
 

@@ -56,6 +56,8 @@ class UseRef {
   UseRef& operator=(const UseRef&) = delete;
   ~UseRef() { Release(); }
 
+  [[nodiscard]] bool held() const noexcept { return list_ != nullptr; }
+
  private:
   void Release() noexcept {
     if (list_ == nullptr) return;

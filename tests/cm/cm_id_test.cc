@@ -23,7 +23,7 @@ class CmIdTest : public ::testing::Test {
     endpoint_ = manager_.last;
   }
   void BindQp() {
-    id_->SetQp(&qp_, &engine_, Into(&bound_));
+    id_->SetQp(&qp_, device::QpType::kRc, &engine_, Into(&bound_));
     ASSERT_TRUE(bound_.ok());
     manager_.log.clear();
   }
@@ -79,7 +79,7 @@ TEST_F(CmIdTest, BindingAQpMovesItToInitWithoutRights) {
   EXPECT_EQ(qp_.moves[0].mask, 0x39u);
   EXPECT_EQ(qp_.moves[0].access_flags, 0u);
   absl::Status second;
-  id_->SetQp(&qp_, &engine_, Into(&second));
+  id_->SetQp(&qp_, device::QpType::kRc, &engine_, Into(&second));
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
 }
 

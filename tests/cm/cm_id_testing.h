@@ -161,10 +161,21 @@ class FakeSession : public CmIdHost, public EventChannelHost {
   uint32_t DeviceIndex(const device::Device* device) const override {
     return device == nullptr ? shm::kNoDevice : 3;
   }
+  void AttachQp(uint64_t handle, const IpAddress& group,
+                std::function<void(absl::Status)> done) override {
+    attached.emplace_back(handle, group);
+    attach_done = std::move(done);
+  }
+  void DetachQp(uint64_t handle, const IpAddress& group) override {
+    detached.emplace_back(handle, group);
+  }
   void OnChannelBlocked(EventChannel&) override { ++blocked; }
   void OnChannelOverflow(EventChannel&) override { ++overflowed; }
 
   std::map<uint64_t, std::unique_ptr<CmId>> ids;
+  std::vector<std::pair<uint64_t, IpAddress>> attached;
+  std::vector<std::pair<uint64_t, IpAddress>> detached;
+  std::function<void(absl::Status)> attach_done;
   bool over_quota = false;
   uint64_t next_handle = 100;
   int blocked = 0;

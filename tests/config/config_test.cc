@@ -54,6 +54,10 @@ max_pool_bytes = 4096
 max_cm_ids = 6
 max_channels = 7
 max_arena_bytes = 1048576
+max_srqs = 8
+max_ahs = 9
+max_mws = 10
+max_multicasts = 11
 )");
   Config wanted;
   wanted.run_dir = "/run/other";
@@ -66,7 +70,7 @@ max_arena_bytes = 1048576
   wanted.policy.allow_users = std::vector<std::string>{"alice", "1001"};
   wanted.policy.allow_groups = std::vector<std::string>{};
   wanted.limits = {10, 5, 1'000'000};
-  wanted.session = {1, 2, 3, 4, 5, 4096, 6, 7, 1048576};
+  wanted.session = {1, 2, 3, 4, 5, 4096, 6, 7, 1048576, 8, 9, 10, 11};
   EXPECT_EQ(config, wanted);
 }
 

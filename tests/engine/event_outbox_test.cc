@@ -22,14 +22,14 @@ std::vector<EngineEvent> PopAll(SpscRing<EngineEvent>& ring) {
 class EventOutboxTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    for (EventSource& source : sources_) outbox_.RemoveQp(source);
+    for (EventSource& source : sources_) outbox_.RemoveObject(source);
   }
 
   EventSource& AddQp(uint64_t token) {
     EventSource& source = sources_.emplace_back();
     source.token = token;
     source.qpn = static_cast<uint32_t>(token + 1000);
-    outbox_.AddQp(source);
+    outbox_.AddObject(source);
     return source;
   }
 
@@ -83,10 +83,10 @@ TEST_F(EventOutboxTest, TenThousandFailuresInOneTurnAllArrive) {
 TEST_F(EventOutboxTest, ARemovedQpIsSilent) {
   EventSource& source = AddQp(1);
   outbox_.ReportQp(source, AsyncEventType::kQpFatal);
-  outbox_.RemoveQp(source);
+  outbox_.RemoveObject(source);
   EXPECT_TRUE(outbox_.Flush(ring_, 4));
   EXPECT_TRUE(PopAll(ring_).empty());
-  outbox_.AddQp(source);  // for TearDown
+  outbox_.AddObject(source);  // for TearDown
 }
 
 TEST_F(EventOutboxTest, SessionsAndCqsKeepTheirPlaceInTheOrder) {

@@ -8,13 +8,6 @@ namespace {
 
 using device::QpAttr;
 
-constexpr uint32_t kKnown =
-    device::kQpAttrState | device::kQpAttrCurState | device::kQpAttrAccessFlags |
-    device::kQpAttrPkeyIndex | device::kQpAttrPort | device::kQpAttrQkey | device::kQpAttrAv |
-    device::kQpAttrPathMtu | device::kQpAttrTimeout | device::kQpAttrRetryCnt |
-    device::kQpAttrRnrRetry | device::kQpAttrRqPsn | device::kQpAttrMaxQpRdAtomic |
-    device::kQpAttrMinRnrTimer | device::kQpAttrSqPsn | device::kQpAttrMaxDestRdAtomic |
-    device::kQpAttrDestQpn;
 static_assert(uint32_t{device::kQpAttrAv} == uint32_t{IBV_QP_AV} &&
               uint32_t{device::kQpAttrDestQpn} == uint32_t{IBV_QP_DEST_QPN} &&
               uint32_t{device::kQpAttrMinRnrTimer} == uint32_t{IBV_QP_MIN_RNR_TIMER} &&
@@ -58,7 +51,7 @@ ibv_ah_attr ToIbv(const device::AddressVector& av, uint8_t port) noexcept {
 
 QpAttr FromIbv(const ibv_qp_attr& attr, uint32_t mask) noexcept {
   QpAttr out;
-  out.mask = mask & kKnown;
+  out.mask = mask & device::kQpAttrAll;
   out.state = static_cast<device::QpState>(attr.qp_state);
   out.current_state = static_cast<device::QpState>(attr.cur_qp_state);
   out.path_mtu = static_cast<device::Mtu>(attr.path_mtu);
@@ -98,7 +91,7 @@ void ToIbv(const QpAttr& attr, ibv_qp_attr* out, int* mask) noexcept {
   out->timeout = attr.timeout;
   out->retry_cnt = attr.retry_count;
   out->rnr_retry = attr.rnr_retry;
-  *mask = static_cast<int>(attr.mask & kKnown);
+  *mask = static_cast<int>(attr.mask & device::kQpAttrAll);
 }
 
 }  // namespace rdmad::verbs
