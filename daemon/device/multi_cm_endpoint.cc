@@ -200,6 +200,17 @@ absl::Status MultiCmEndpoint::NotifyCommEstablished() {
   return endpoint->NotifyCommEstablished();
 }
 
+absl::Status MultiCmEndpoint::JoinMulticast(const SocketAddress& group, uint32_t join_flags,
+                                            uint64_t cookie) {
+  RD_ASSIGN_OR_RETURN(CmEndpoint* const endpoint, Decided("join_multicast"));
+  return endpoint->JoinMulticast(group, join_flags, cookie);
+}
+
+absl::Status MultiCmEndpoint::LeaveMulticast(const SocketAddress& group) {
+  RD_ASSIGN_OR_RETURN(CmEndpoint* const endpoint, Decided("leave_multicast"));
+  return endpoint->LeaveMulticast(group);
+}
+
 absl::StatusOr<QpAttr> MultiCmEndpoint::InitQpAttr(QpState state) const {
   RD_ASSIGN_OR_RETURN(CmEndpoint* const endpoint, Decided("init_qp_attr"));
   return endpoint->InitQpAttr(state);

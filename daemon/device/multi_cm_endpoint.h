@@ -39,12 +39,9 @@ class MultiCmEndpoint : public CmEndpoint {
   absl::Status Disconnect() override;
   absl::Status NotifyCommEstablished() override;
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
-  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
-    return absl::UnimplementedError("join_multicast: not on this device");
-  }
-  absl::Status LeaveMulticast(const SocketAddress&) override {
-    return absl::UnimplementedError("leave_multicast: not on this device");
-  }
+  absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags,
+                             uint64_t cookie) override;
+  absl::Status LeaveMulticast(const SocketAddress& group) override;
   absl::StatusOr<QpAttr> InitQpAttr(QpState state) const override;
 
   // Of several parts the first one speaks.
