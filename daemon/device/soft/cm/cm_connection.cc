@@ -37,7 +37,7 @@ void CmConnection::MoveTo(CmState next) {
       break;
     case CmState::kTimewait:
       EmitPlain(CmEventType::kDisconnected);
-      host_->SetTimer(*this, host_->now() + options_.timewait_ns);
+      host_->SetTimer(*this, host_->now() + TimewaitNs());
       break;
     case CmState::kRejected:
       host_->SetTimer(*this, host_->now() + options_.rejected_ns);
@@ -50,6 +50,10 @@ void CmConnection::MoveTo(CmState next) {
     case CmState::kClosed:
       break;
   }
+}
+
+int64_t CmConnection::TimewaitNs() const noexcept {
+  return std::max(options_.timewait_ns, wire::CmTimeout(facts_.ack_timeout).count());
 }
 
 absl::Status CmConnection::WrongState(const char* call) const {

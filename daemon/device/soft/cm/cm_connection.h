@@ -103,6 +103,7 @@ class CmConnection {
   void InRejected(const wire::CmMessage& message);
 
   void MoveTo(CmState next);
+  int64_t TimewaitNs() const noexcept;
   absl::Status WrongState(const char* call) const;
 
   void OnRep(const wire::CmRep& rep);

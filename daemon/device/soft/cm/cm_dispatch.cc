@@ -64,6 +64,14 @@ void SoftConnectionManager::Dispatch(const Flow& flow, uint64_t transaction_id,
     OnReq(flow, transaction_id, *req);
     return;
   }
+  if (const auto* sidr_req = std::get_if<wire::CmSidrReq>(&message)) {
+    OnSidrReq(flow, transaction_id, *sidr_req);
+    return;
+  }
+  if (const auto* sidr_rep = std::get_if<wire::CmSidrRep>(&message)) {
+    OnSidrRep(flow, *sidr_rep);
+    return;
+  }
   const Ids ids = IdsOf(message);
   CmConnection* connection = connections_.Find(ids.receiver);
   if (connection == nullptr && std::holds_alternative<wire::CmRej>(message)) {
@@ -94,12 +102,6 @@ void SoftConnectionManager::AnswerUnmatched(const Flow& flow, uint64_t transacti
     rej.message = CmMessageKind::kRep;
     rej.reason = RejReason::kInvalidCommId;
     Answer(flow, transaction_id, rej);
-  } else if (const auto* sidr = std::get_if<wire::CmSidrReq>(&message)) {
-    wire::CmSidrRep answer;
-    answer.request_id = sidr->request_id;
-    answer.service_id = sidr->service_id;
-    answer.status = wire::SidrStatus::kUnsupportedServiceId;
-    Answer(flow, transaction_id, answer);
   }
 }
 

@@ -33,12 +33,16 @@ struct CmOptions {
   // repetition.
   uint8_t mra_service_timeout = 22;
 
-  // How long the numbers of an ended connection are remembered.
+  // How long the numbers of an ended connection are remembered, at least: else as long as its ACK
+  // timeout says that a packet and its answer may be under way.
   int64_t timewait_ns = 1'000'000'000;
   // How long a rejected REQ is remembered after it last came, so that its repetitions get the same
   // answer: two of the pauses that our MRA asks for. Of more than so many the oldest are forgotten.
   int64_t rejected_ns = 35'000'000'000;
   size_t max_rejected = 4'096;
+  // The same for an answered SIDR_REQ, of as many: two of the longest pauses between its
+  // repetitions.
+  int64_t sidr_answer_ns = 10'000'000'000;
   // When a pending request is dropped that the application does not answer and the peer does not
   // repeat.
   int64_t request_ttl_ns = 120'000'000'000;
@@ -51,7 +55,7 @@ struct CmOptions {
   // As rdma_cm: 0 is 655 ms. Programs that rely on few RNR retries rely on this.
   uint8_t min_rnr_timer = 0;
 
-  size_t max_connections = 65'536;        // in any state, time-wait included
+  size_t max_connections = 65'536;        // in any state, time-wait included; SIDR apart, as many
   size_t max_pending_requests = 4'096;    // of all listeners together; a REQ beyond it is dropped
   int max_backlog = 1'024;                // of one listener; also what a backlog of 0 means
   size_t max_queued_local_mads = 16'384;  // to peers in this daemon; more are lost, as on a wire

@@ -62,15 +62,29 @@ absl::StatusOr<uint16_t> PortTable::Bind(OwnerId owner, const Claim& claim, uint
   return port;
 }
 
-absl::Status PortTable::Listen(OwnerId owner) {
+PortTable::Binding* PortTable::FindBinding(OwnerId owner) {
   const auto key = key_of_owner_.find(owner);
-  if (key == key_of_owner_.end()) return absl::FailedPreconditionError("listen: no port bound");
+  if (key == key_of_owner_.end()) return nullptr;
   std::vector<Binding>& bindings = bindings_[key->second];
   const auto own = std::find_if(bindings.begin(), bindings.end(),
                                 [&](const Binding& binding) { return binding.owner == owner; });
-  for (const Binding& other : bindings) {
+  return &*own;
+}
+
+void PortTable::SetOptions(OwnerId owner, bool reuse, bool v6_only) {
+  Binding* const own = FindBinding(owner);
+  if (own == nullptr) return;
+  own->reuse = reuse;
+  own->v6_only = v6_only;
+}
+
+absl::Status PortTable::Listen(OwnerId owner) {
+  Binding* const own = FindBinding(owner);
+  if (own == nullptr) return absl::FailedPreconditionError("listen: no port bound");
+  const Key key = key_of_owner_[owner];
+  for (const Binding& other : bindings_[key]) {
     if (other.owner != owner && Overlap(other, *own)) {
-      return absl::AlreadyExistsError(absl::StrCat("listen: port in use: ", key->second & 0xffff));
+      return absl::AlreadyExistsError(absl::StrCat("listen: port in use: ", key & 0xffff));
     }
   }
   own->listening = true;

@@ -41,6 +41,9 @@ class PortTable {
   // an ephemeral port begins. Errors: AlreadyExists (taken), ResourceExhausted (no ephemeral port
   // left).
   absl::StatusOr<uint16_t> Bind(OwnerId owner, const Claim& claim, uint64_t random);
+  // Options that may change after the binding; what is bound already is not looked at. Harmless for
+  // an owner without a port.
+  void SetOptions(OwnerId owner, bool reuse, bool v6_only);
   // Makes the owner's binding a listener. Errors: AlreadyExists (an overlapping binding),
   // FailedPrecondition (no port).
   absl::Status Listen(OwnerId owner);
@@ -64,6 +67,8 @@ class PortTable {
   };
   using Key = uint32_t;  // port space and port
 
+  // Null: it has no port.
+  Binding* FindBinding(OwnerId owner);
   static Key KeyOf(device::PortSpace space, uint16_t port) noexcept;
   static bool Covers(const Binding& binding, const IpAddress& address) noexcept;
   static bool Overlap(const Binding& a, const Binding& b) noexcept;

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/device/soft/cm/cm_event.h"
-#include "daemon/device/soft/cm/cm_request.h"
+#include "daemon/device/soft/cm/sidr_request.h"
 #include "daemon/device/soft/cm/source_address.h"
 
 namespace rdmad::soft {
@@ -27,12 +27,6 @@ enum : uint32_t {
   kOptionAfOnly = 2,
   kOptionAckTimeout = 3,
 };
-
-absl::Status CheckPrivateData(const char* call, size_t bytes, size_t limit) {
-  if (bytes <= limit) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(call, ": private_data_bytes=", bytes, " limit=", limit));
-}
 
 absl::StatusOr<uint8_t> ByteOption(std::span<const uint8_t> value, uint8_t limit) {
   if (value.size() != 1 || value[0] > limit) {
@@ -58,12 +52,14 @@ SoftCmEndpoint::SoftCmEndpoint(SoftConnectionManager* manager, device::PortSpace
       space_(space),
       id_(manager->Register(this)),
       sink_(sink),
+      qkey_(kUdpQkey),
       ack_timeout_(manager->options_.local_ack_timeout) {}
 
 SoftCmEndpoint::~SoftCmEndpoint() {
   manager_->Enter();
   manager_->Unregister(id_);
   if (connection_ != nullptr) connection_->Abandon();
+  if (sidr_ != nullptr) sidr_->Abandon();
 }
 
 absl::Status SoftCmEndpoint::WrongState(const char* call) const {
@@ -86,7 +82,10 @@ const char* SoftCmEndpoint::state_name() const noexcept {
       return "route_resolved";
     case State::kListening:
       return "listening";
+    case State::kEstablished:
+      return "established";
     case State::kConnected:
+      if (sidr_ != nullptr) return SidrStateName(sidr_->state());
       return CmStateName(connection_ == nullptr ? CmState::kClosed : connection_->state());
   }
   return "unknown";
@@ -139,9 +138,10 @@ absl::Status SoftCmEndpoint::ResolveAddr(const SocketAddress& local, const Socke
   }
   manager_->Enter();
   state_ = State::kAddrQuery;
-  source_ = ChooseSource(*manager_->directory_, local_.ip, peer);
+  source_ = ChooseSource(*manager_->directory_, local_.ip, peer, space_);
   Neighbors* const neighbors = manager_->options_.neighbors;
-  if (source_.error != 0 || neighbors == nullptr || manager_->io_->IsLocal(source_.peer.ip) ||
+  if (source_.error != 0 || neighbors == nullptr || source_.peer.ip.is_multicast() ||
+      manager_->io_->IsLocal(source_.peer.ip) ||
       neighbors->Query(source_.peer.ip) == NeighborState::kReachable) {
     FinishAddrQuery(source_.error);
     return absl::OkStatus();
@@ -190,9 +190,6 @@ absl::Status SoftCmEndpoint::ResolveRoute(uint32_t /*timeout_ms*/) {
 }
 
 absl::Status SoftCmEndpoint::Listen(int backlog) {
-  if (space_ == device::PortSpace::kUdp) {
-    return absl::UnimplementedError("listen: port space UDP (SIDR)");
-  }
   if (state_ == State::kIdle) {
     RD_RETURN_IF_ERROR(Bind({IpAddress::AnyV4(), 0}));
   }
@@ -204,67 +201,8 @@ absl::Status SoftCmEndpoint::Listen(int backlog) {
   return absl::OkStatus();
 }
 
-// ---- connection ----
-
-absl::Status SoftCmEndpoint::Connect(const device::ConnParam& param) {
-  if (space_ == device::PortSpace::kUdp) {
-    return absl::UnimplementedError("connect: port space UDP (SIDR)");
-  }
-  if (state_ != State::kRouteResolved) return WrongState("connect");
-  RD_RETURN_IF_ERROR(CheckPrivateData("connect", param.private_data.size(), wire::kReqAppBytes));
-  manager_->Enter();
-  CmFacts facts;
-  facts.flow.local = local_.ip;
-  facts.flow.remote = peer_.ip;
-  facts.flow.traffic_class = tos_;
-  facts.sgid_index = SgidIndexOf(*device_, local_.ip);
-  facts.node_guid = device_->attr().node_guid;
-  facts.path_mtu = device_->QueryPort().active_mtu;
-  facts.local_qpn = wire::Qpn(param.qpn);
-  facts.responder_resources = param.responder_resources;
-  facts.initiator_depth = param.initiator_depth;
-  facts.retry_count = std::min<uint8_t>(param.retry_count, 7);
-  facts.rnr_retry_count = std::min<uint8_t>(param.rnr_retry_count, 7);
-  facts.ack_timeout = ack_timeout_;
-  RD_ASSIGN_OR_RETURN(connection_, manager_->AddConnection(CmState::kReqSent, facts, device_, id_));
-  state_ = State::kConnected;
-  connection_->Start(
-      MakeReq(connection_->facts(), param, space_, local_, peer_, manager_->options_));
-  return absl::OkStatus();
-}
-
-absl::Status SoftCmEndpoint::Establish() {
-  if (connection_ == nullptr) return WrongState("establish");
-  manager_->Enter();
-  return connection_->Establish();
-}
-
-absl::Status SoftCmEndpoint::Accept(const device::ConnParam& param) {
-  if (connection_ == nullptr) return WrongState("accept");
-  RD_RETURN_IF_ERROR(CheckPrivateData("accept", param.private_data.size(), wire::kRepPrivateBytes));
-  manager_->Enter();
-  return connection_->Accept(param);
-}
-
-absl::Status SoftCmEndpoint::Reject(std::span<const uint8_t> private_data) {
-  if (connection_ == nullptr) return WrongState("reject");
-  RD_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(), wire::kRejPrivateBytes));
-  manager_->Enter();
-  return connection_->Reject(private_data);
-}
-
-absl::Status SoftCmEndpoint::Disconnect() {
-  if (state_ != State::kConnected) return WrongState("disconnect");
-  if (connection_ == nullptr) return absl::OkStatus();  // over already
-  manager_->Enter();
-  return connection_->Disconnect();
-}
-
-absl::Status SoftCmEndpoint::NotifyCommEstablished() {
-  if (connection_ == nullptr) return WrongState("notify");
-  manager_->Enter();
-  return connection_->NotifyCommEstablished();
-}
+// ---- options ----
+// What may still be set when is rdma_cm's rule.
 
 absl::Status SoftCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t> value) {
   switch (option) {
@@ -274,17 +212,16 @@ absl::Status SoftCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t>
     }
     case kOptionReuseAddr: {
       RD_ASSIGN_OR_RETURN(const bool reuse, FlagOption(value));
-      if (state_ != State::kIdle) return WrongState("set_option");
-      reuse_addr_ = reuse;
-      return absl::OkStatus();
+      return SetReuseAddr(reuse);
     }
     case kOptionAfOnly: {
       RD_ASSIGN_OR_RETURN(const bool only, FlagOption(value));
-      if (state_ != State::kIdle) return WrongState("set_option");
-      v6_only_ = only;
-      return absl::OkStatus();
+      return SetV6Only(only);
     }
     case kOptionAckTimeout: {
+      if (is_datagram()) {
+        return absl::InvalidArgumentError("set_option: datagrams have no ACK timeout");
+      }
       RD_ASSIGN_OR_RETURN(ack_timeout_, ByteOption(value, 31));
       return absl::OkStatus();
     }
@@ -293,33 +230,20 @@ absl::Status SoftCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t>
   }
 }
 
-absl::StatusOr<device::QpAttr> SoftCmEndpoint::InitQpAttr(device::QpState state) const {
-  const uint8_t min_rnr_timer = manager_->options_.min_rnr_timer;
-  if (connection_ == nullptr) {
-    // Before there is a connection a QP can be initialized, without rights for the peer.
-    if (device_ == nullptr || state_ == State::kConnected || state != device::QpState::kInit) {
-      return WrongState("init_qp_attr");
-    }
-    RD_ASSIGN_OR_RETURN(device::QpAttr attr, MakeQpAttr(CmFacts(), state, min_rnr_timer));
-    attr.access_flags = 0;
-    return attr;
+absl::Status SoftCmEndpoint::SetReuseAddr(bool reuse) {
+  if (state_ != State::kIdle && (!reuse || state_ == State::kListening)) {
+    return WrongState("set_option");
   }
-  switch (connection_->state()) {
-    case CmState::kReqSent:
-      if (state != device::QpState::kInit) return WrongState("init_qp_attr");
-      [[fallthrough]];
-    case CmState::kRepRcvd:
-    case CmState::kReqRcvd:
-    case CmState::kRepSent:
-    case CmState::kEstablished:
-      return MakeQpAttr(connection_->facts(), state, min_rnr_timer);
-    case CmState::kDreqSent:
-    case CmState::kTimewait:
-    case CmState::kRejected:
-    case CmState::kClosed:
-      break;
-  }
-  return WrongState("init_qp_attr");
+  reuse_addr_ = reuse;
+  manager_->ports_.SetOptions(id_, reuse_addr_, v6_only_);
+  return absl::OkStatus();
+}
+
+absl::Status SoftCmEndpoint::SetV6Only(bool only) {
+  if (state_ != State::kIdle && state_ != State::kBound) return WrongState("set_option");
+  v6_only_ = only;
+  manager_->ports_.SetOptions(id_, reuse_addr_, v6_only_);
+  return absl::OkStatus();
 }
 
 // ---- for the manager ----
@@ -331,6 +255,15 @@ void SoftCmEndpoint::Adopt(CmConnection* connection, const SocketAddress& local,
   local_ = local;
   peer_ = peer;
   remote_qpn_ = connection->facts().remote_qpn.value();
+  state_ = State::kConnected;
+}
+
+void SoftCmEndpoint::Adopt(SidrExchange* exchange, const SocketAddress& local,
+                           const SocketAddress& peer) {
+  sidr_ = exchange;
+  device_ = exchange->device();
+  local_ = local;
+  peer_ = peer;
   state_ = State::kConnected;
 }
 
@@ -351,6 +284,15 @@ void SoftCmEndpoint::Deliver(device::CmEvent event) {
       break;
     case device::CmEventType::kConnectResponse:
       remote_qpn_ = event.param.qpn;
+      break;
+    case device::CmEventType::kEstablished:
+      if (!is_datagram()) break;
+      if (state_ != State::kConnected || device_ == nullptr) return;  // the device has gone
+      remote_qpn_ = event.param.qpn;
+      state_ = State::kEstablished;
+      break;
+    case device::CmEventType::kMulticastJoin:
+      if (!TakeJoined(event)) return;
       break;
     default:
       break;
@@ -377,9 +319,18 @@ void SoftCmEndpoint::OnConnectionClosed() {
 
 void SoftCmEndpoint::OnDeviceRemoved() {
   device_ = nullptr;
+  memberships_.clear();
   // A listener stays: its address may come back with another device.
   if (state_ != State::kBound && state_ != State::kListening) state_ = State::kConnected;
   manager_->Post(id_, MakeCmEvent(device::CmEventType::kDeviceRemoval));
+}
+
+void SoftCmEndpoint::OnAddressChanged() {
+  const bool had_device = device_ != nullptr;
+  if (state_ == State::kBound || state_ == State::kListening) {
+    device_ = manager_->directory_->FindByAddress(local_.ip);
+  }
+  if (had_device) manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrChange));
 }
 
 }  // namespace rdmad::soft

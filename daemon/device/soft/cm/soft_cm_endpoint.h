@@ -7,19 +7,25 @@
 //                     kAddrQuery -> kAddrResolved -> ResolveRoute -> kRouteQuery -> kRouteResolved
 //                                                                                      | Connect
 //   (an endpoint that a listener made begins here) ------------------------------> kConnected
+//                                             port space UDP: SIDR_REP got or sent     |
+//                                                                  kEstablished  <-----+
 //
 // kAddrQuery falls back to kBound on an error; losing the device ends in kConnected without a
-// connection. An endpoint has one connection in its life. Thread: control. Owner: the caller of
-// CreateEndpoint(), or the receiver of kConnectRequest.
+// connection. An endpoint has one connection in its life; of the UDP port space it is only a
+// question and an answer, which leave nothing behind but the two sides' knowledge of each other.
+//
+// Thread: control. Owner: the caller of CreateEndpoint(), or the receiver of kConnectRequest.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/device/connection_manager.h"
 #include "daemon/device/soft/cm/cm_connection.h"
+#include "daemon/device/soft/cm/sidr_exchange.h"
 #include "daemon/device/soft/cm/soft_connection_manager.h"
 #include "daemon/device/soft/cm/source_address.h"
 
@@ -46,12 +52,13 @@ class SoftCmEndpoint : public device::CmEndpoint {
   // Options as in rdma_set_option(3), level RDMA_OPTION_ID, with the value sizes of the kernel.
   // Unimplemented: another option.
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
-  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
-    return absl::UnimplementedError("join_multicast: not on this device");
-  }
-  absl::Status LeaveMulticast(const SocketAddress&) override {
-    return absl::UnimplementedError("leave_multicast: not on this device");
-  }
+  // A group needs nobody's consent on Ethernet: the join succeeds in the next Poll(). Ids of the UDP
+  // port space only. A link-local group without a scope is taken to be on the device's interface;
+  // the port of `group` does not count. InvalidArgument also: not a multicast address, another
+  // address family than the id's, unknown flags.
+  absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags,
+                             uint64_t cookie) override;
+  absl::Status LeaveMulticast(const SocketAddress& group) override;
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override;
 
   device::Device* device() const noexcept override { return device_; }
@@ -64,10 +71,13 @@ class SoftCmEndpoint : public device::CmEndpoint {
   void OnQueryTimer();
   // Makes this the endpoint of a request that came in.
   void Adopt(CmConnection* connection, const SocketAddress& local, const SocketAddress& peer);
+  void Adopt(SidrExchange* exchange, const SocketAddress& local, const SocketAddress& peer);
   // Last stop of an event before the sink, which may destroy the endpoint.
   void Deliver(device::CmEvent event);
   void OnConnectionClosed();
+  void OnSidrOver() { sidr_ = nullptr; }
   void OnDeviceRemoved();
+  void OnAddressChanged();
   [[nodiscard]] SoftConnectionManager::EndpointId id() const noexcept { return id_; }
   [[nodiscard]] device::PortSpace space() const noexcept { return space_; }
   [[nodiscard]] int backlog() const noexcept { return backlog_; }
@@ -83,14 +93,34 @@ class SoftCmEndpoint : public device::CmEndpoint {
     kRouteResolved,
     kListening,
     kConnected,
+    kEstablished,
+  };
+  struct Membership {
+    IpAddress group;
+    uint64_t cookie;
+    bool reported;  // the owner has heard that it joined
   };
 
+  [[nodiscard]] bool is_datagram() const noexcept { return space_ == device::PortSpace::kUdp; }
   absl::Status WrongState(const char* call) const;
   absl::Status Bind(const SocketAddress& local);
   // The end of the address query; `error`: a negative errno, or 0.
   void FinishAddrQuery(int error);
   // Makes the query's answer this endpoint's own; may turn `event` into an error.
   void TakeSource(device::CmEvent* event);
+  // What it takes to begin a connection; NotFound: the device has lost the address.
+  absl::Status CheckConnect(const device::ConnParam& param, size_t private_data_limit) const;
+  absl::Status ConnectDatagram(const device::ConnParam& param);
+  absl::Status AnswerDatagram(const char* call, const wire::CmSidrRep& rep,
+                              std::span<const uint8_t> private_data);
+  absl::StatusOr<device::QpAttr> DatagramQpAttr(device::QpState state) const;
+  absl::Status SetReuseAddr(bool reuse);
+  absl::Status SetV6Only(bool only);
+  // The group as the device knows it; the errors of JoinMulticast().
+  absl::StatusOr<IpAddress> GroupOf(const SocketAddress& group) const;
+  // Null: not in it.
+  Membership* FindMembership(const IpAddress& group);
+  bool TakeJoined(const device::CmEvent& event);
 
   SoftConnectionManager* const manager_;
   const device::PortSpace space_;
@@ -105,7 +135,10 @@ class SoftCmEndpoint : public device::CmEndpoint {
   int64_t query_pause_ns_ = 0;
   int backlog_ = 0;
   CmConnection* connection_ = nullptr;
+  SidrExchange* sidr_ = nullptr;  // port space UDP, instead of a connection
   uint32_t remote_qpn_ = 0;
+  uint32_t qkey_;  // of our QP, port space UDP
+  std::vector<Membership> memberships_;
   // Options.
   uint8_t tos_ = 0;
   uint8_t ack_timeout_;

@@ -104,11 +104,7 @@ void SoftConnectionManager::Emit(CmConnection& connection, device::CmEvent event
 
 void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
   const CmState to = connection.state();
-  if (from == CmState::kReqRcvd) {
-    --pending_requests_;
-    const auto listener = endpoints_.find(connection.listener);
-    if (listener != endpoints_.end()) --listener->second->pending;
-  }
+  if (from == CmState::kReqRcvd) OnRequestSettled(connection.listener);
   if (to == CmState::kEstablished) ++counters_.established;
   if (to == CmState::kRejected) RememberRejected(connection);
   const bool qp_in_use =
@@ -119,6 +115,12 @@ void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
   wake_.Kick();
   const auto owner = endpoints_.find(connection.owner());
   if (owner != endpoints_.end()) owner->second->OnConnectionClosed();
+}
+
+void SoftConnectionManager::OnRequestSettled(EndpointId listener) {
+  --pending_requests_;
+  const auto endpoint = endpoints_.find(listener);
+  if (endpoint != endpoints_.end()) --endpoint->second->pending;
 }
 
 void SoftConnectionManager::RememberRejected(const CmConnection& connection) {
@@ -150,21 +152,24 @@ void SoftConnectionManager::Poll(TimeNs now) {
   wake_.Clear();
   const int budget = options_.poll_budget;
   const bool timers_left = RunTimers(budget);
+  const bool sidr_left = RunSidrTimers(budget);
   const bool queries_left = RunQueries(budget);
   const bool mads_left = TakeMads(budget);
   const bool events_left = DeliverEvents(budget);
   Reap();
   // Events that were handled may have caused work that this turn did not get to.
-  if (timers_left || queries_left || mads_left || events_left || !local_mads_.empty() ||
+  if (timers_left || sidr_left || queries_left || mads_left || events_left || !local_mads_.empty() ||
       !events_.empty()) {
     wake_.Kick();
   }
 }
 
 TimeNs SoftConnectionManager::NextDeadline() const noexcept {
-  if (!events_.empty() || !local_mads_.empty() || !closed_.empty()) return now_;
+  const bool idle =
+      events_.empty() && local_mads_.empty() && closed_.empty() && sidr_closed_.empty();
+  if (!idle) return now_;
   const TimeNs query = queries_.empty() ? device::kNever : queries_.begin()->first;
-  return std::min(query, connections_.NextDeadline());
+  return std::min({query, connections_.NextDeadline(), sidr_.NextDeadline()});
 }
 
 bool SoftConnectionManager::RunTimers(int budget) {
@@ -224,7 +229,10 @@ bool SoftConnectionManager::DeliverEvents(int budget) {
 void SoftConnectionManager::Reap() {
   for (CmConnection* connection : closed_) connections_.Remove(connection);
   closed_.clear();
+  ReapSidr();
 }
+
+// ---- devices and addresses that come and go ----
 
 void SoftConnectionManager::OnDeviceRemoved(device::Device* device) {
   Enter();
@@ -232,6 +240,14 @@ void SoftConnectionManager::OnDeviceRemoved(device::Device* device) {
     if (endpoint->device() == device) endpoint->OnDeviceRemoved();
   }
   connections_.ForEachOf(device, [](CmConnection& connection) { connection.Drop(); });
+  sidr_.ForEachOf(device, [](SidrExchange& exchange) { exchange.Drop(); });
+}
+
+void SoftConnectionManager::OnAddressChanged(const IpAddress& address) {
+  Enter();
+  for (const auto& [id, endpoint] : endpoints_) {
+    if (endpoint->local().ip == address) endpoint->OnAddressChanged();
+  }
 }
 
 }  // namespace rdmad::soft

@@ -6,13 +6,19 @@
 //   SoftCmEndpoint     what an application's id sees: addresses, ports, routes, listening, options
 //   CmConnection       the protocol of one connection; outlives its endpoint
 //   CmConnectionTable  finds connections by ids, peers and timers
+//   SidrExchange       the UDP port space: one question for a QP, one answer
+//   SidrTable          finds exchanges by ids, peers and timers
 //   PortTable          who has which port
 //   here               dispatch of messages, requests to listeners, events to endpoints
 //
 // What comes from the wire is bounded: a listener has at most `backlog` requests that were not
 // answered, all listeners together `max_pending_requests`; a REQ beyond that is dropped, as TCP
-// drops a SYN, and its sender tries again. A refused REQ leaves no state behind. UD (SIDR) is not
-// served yet: SIDR_REQ is answered "unsupported service".
+// drops a SYN, and its sender tries again. (So does the kernel with a REQ; a SIDR_REQ it refuses,
+// which ends a client that would have got through a moment later.) A refused REQ leaves no state
+// behind.
+//
+// Listening on a wildcard needs no device: what counts is whether the address that a message came to
+// is some device's at that time.
 //
 // Thread: control. Owner: the soft device's factory; it outlives its endpoints.
 #pragma once
@@ -35,6 +41,8 @@
 #include "daemon/device/soft/cm/cm_options.h"
 #include "daemon/device/soft/cm/device_directory.h"
 #include "daemon/device/soft/cm/port_table.h"
+#include "daemon/device/soft/cm/sidr_exchange.h"
+#include "daemon/device/soft/cm/sidr_table.h"
 #include "daemon/device/soft/mad_io.h"
 #include "daemon/device/wake_fd.h"
 
@@ -43,7 +51,9 @@ namespace rdmad::soft {
 class SoftCmEndpoint;
 struct CmRequest;
 
-class SoftConnectionManager : public device::ConnectionManager, public CmConnectionHost {
+class SoftConnectionManager : public device::ConnectionManager,
+                              public CmConnectionHost,
+                              public SidrHost {
  public:
   // `io` and `directory` outlive the manager. Errors: those of the kernel (no descriptors).
   static absl::StatusOr<std::unique_ptr<SoftConnectionManager>> Create(
@@ -59,11 +69,27 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   void Poll(TimeNs now) override;
   TimeNs NextDeadline() const noexcept override;
 
+  // ---- what happens to devices and addresses while we run ----
+  // Both are to be called after the directory has learnt of the change, and may be called from
+  // anywhere but from inside an event sink; what they report comes with the next Poll(). New devices
+  // and addresses need no call.
+  //
   // The device is going: its connections end without a message, its endpoints get kDeviceRemoval.
+  // Those that are only bound or listen keep their port and work again once some device has their
+  // address (see OnAddressChanged()); all others are over. `device` is not used afterwards.
   void OnDeviceRemoved(device::Device* device);
+  // An address that a device had, or has, is gone, is another device's now, or is to be found under
+  // another link-layer address. Every endpoint that is bound to it and has a device gets
+  // kAddrChange. Ids that are only bound, or listen, go over to the device that has the address now,
+  // if any; what has resolved a route or stands as a connection stays with its device, since its QP
+  // is there: the CM ends nothing by itself, for the address may come back. (QPs without their
+  // address run into their retry limits, messages get lost.)
+  void OnAddressChanged(const IpAddress& address);
 
   [[nodiscard]] const CmCounters& counters() const noexcept { return counters_; }
   [[nodiscard]] size_t connection_count() const noexcept { return connections_.size(); }
+  // SIDR questions and remembered answers.
+  [[nodiscard]] size_t sidr_count() const noexcept { return sidr_.size(); }
   [[nodiscard]] size_t pending_requests() const noexcept { return pending_requests_; }
   [[nodiscard]] size_t bound_ports() const noexcept { return ports_.size(); }
   [[nodiscard]] size_t endpoint_count() const noexcept { return endpoints_.size(); }
@@ -92,13 +118,15 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   void Post(EndpointId endpoint, device::CmEvent event);
   absl::StatusOr<CmConnection*> AddConnection(CmState begin, CmFacts facts, device::Device* device,
                                               EndpointId owner);
+  absl::StatusOr<SidrExchange*> AddSidr(SidrState begin, SidrFacts facts, device::Device* device,
+                                        EndpointId owner);
   // Calls the endpoint's OnQueryTimer() at this time. One per endpoint.
   void SetQueryTimer(EndpointId id, TimeNs deadline);
   // Reads the clock; to be called first in every call from outside.
   void Enter() { now_ = options_.clock(); }
   uint64_t Random() { return random_(); }
 
-  // ---- CmConnectionHost ----
+  // ---- CmConnectionHost, SidrHost ----
   void SendMad(const Flow& flow, const Mad& mad) override;
   void SetTimer(CmConnection& connection, TimeNs deadline) override;
   void Emit(CmConnection& connection, device::CmEvent event) override;
@@ -106,15 +134,25 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   void Rename(CmConnection& connection) override;
   void OnRemoteQpn(CmConnection& connection) override;
   TimeNs now() const override { return now_; }
+  void SetTimer(SidrExchange& exchange, TimeNs deadline) override;
+  void Emit(SidrExchange& exchange, device::CmEvent event) override;
+  void OnMoved(SidrExchange& exchange, SidrState from) override;
 
+  // A request that was pending with the listener is not any more.
+  void OnRequestSettled(EndpointId listener);
   void RememberRejected(const CmConnection& connection);
+  void RememberAnswered(const SidrExchange& exchange);
+  // The endpoint has nothing more to do with the exchange.
+  void ReleaseOwner(const SidrExchange& exchange);
 
   // ---- Poll() ----
   bool RunTimers(int budget);
+  bool RunSidrTimers(int budget);
   bool RunQueries(int budget);
   bool TakeMads(int budget);
   bool DeliverEvents(int budget);
   void Reap();
+  void ReapSidr();
 
   // ---- messages (cm_dispatch.cc) ----
   void OnMad(const Flow& flow, const Mad& mad);
@@ -130,6 +168,14 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
                  device::Mtu mtu);
   void Answer(const Flow& flow, uint64_t transaction_id, const wire::CmMessage& message);
 
+  // ---- messages of the UDP port space (sidr_dispatch.cc) ----
+  void OnSidrReq(const Flow& flow, uint64_t transaction_id, const wire::CmSidrReq& req);
+  void TakeSidrRequest(const CmRequest& request, const SidrFacts& facts, const wire::CmSidrReq& req,
+                       device::Device* device, SoftCmEndpoint* listener);
+  void OnSidrRep(const Flow& flow, const wire::CmSidrRep& rep);
+  void RefuseSidr(const Flow& flow, uint64_t transaction_id, const wire::CmSidrReq& req,
+                  wire::SidrStatus status);
+
   MadIo* const io_;
   const DeviceDirectory* const directory_;
   const CmOptions options_;
@@ -140,6 +186,7 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
 
   PortTable ports_;
   CmConnectionTable connections_;
+  SidrTable sidr_;
   std::unordered_map<EndpointId, SoftCmEndpoint*> endpoints_;
   EndpointId last_endpoint_id_ = 0;
   std::set<std::pair<TimeNs, EndpointId>> queries_;  // endpoints that wait for a neighbour
@@ -147,7 +194,9 @@ class SoftConnectionManager : public device::ConnectionManager, public CmConnect
   std::deque<QueuedEvent> events_;
   std::deque<LocalMad> local_mads_;
   std::deque<wire::CommId> rejected_;  // in the order in which they were; some may be gone
+  std::deque<std::pair<Flow, wire::CommId>> answered_;  // likewise, of SIDR
   std::vector<CmConnection*> closed_;  // to be removed when nobody is inside them
+  std::vector<SidrExchange*> sidr_closed_;
   CmCounters counters_;
 };
 

@@ -39,13 +39,21 @@ int AddressErrno(const absl::Status& status) noexcept {
 }
 
 ChosenSource ChooseSource(const DeviceDirectory& directory, const IpAddress& bound,
-                          const SocketAddress& peer) {
+                          const SocketAddress& peer, device::PortSpace space) {
   ChosenSource chosen;
   chosen.peer = peer;
   if (peer.ip.is_any()) chosen.peer.ip = bound.is_any() ? LoopbackOf(peer.ip) : bound;
   if (chosen.peer.ip.is_multicast()) {
-    chosen.error = -EINVAL;
-    return chosen;
+    if (space != device::PortSpace::kUdp) {
+      chosen.error = -EINVAL;
+      return chosen;
+    }
+    if (!bound.is_any()) {
+      chosen.local = bound;
+      chosen.device = directory.FindByAddress(bound);
+      if (chosen.device == nullptr) chosen.error = -ENODEV;
+      return chosen;
+    }
   }
   const absl::StatusOr<IpAddress> routed = directory.SourceAddressFor(chosen.peer.ip);
   if (!routed.ok()) {

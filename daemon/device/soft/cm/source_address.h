@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "daemon/base/ip_address.h"
 #include "daemon/base/socket_address.h"
+#include "daemon/device/connection_manager.h"
 #include "daemon/device/device.h"
 #include "daemon/device/soft/cm/device_directory.h"
 
@@ -18,11 +19,12 @@ struct ChosenSource {
 
 // `bound` is the address that the id is bound to, or a wildcard. The kernel's route decides; but to
 // a peer on this host it likes to say 127.0.0.1, and a device may well be on 127.0.0.2 only: then
-// any device of ours on that loopback will do, best the peer itself. Errors: -ENETUNREACH (no
-// route), -ENODEV (the route leaves by an address that no device has), -EINVAL (multicast), others
-// that the route look-up gave.
+// any device of ours on that loopback will do, best the peer itself. To a group (only port space
+// UDP may send there) goes whoever is bound, route or not, as in the kernel. Errors: -ENETUNREACH
+// (no route), -ENODEV (the route leaves by an address that no device has), -EINVAL (multicast),
+// others that the route look-up gave.
 [[nodiscard]] ChosenSource ChooseSource(const DeviceDirectory& directory, const IpAddress& bound,
-                                        const SocketAddress& peer);
+                                        const SocketAddress& peer, device::PortSpace space);
 
 // The errno of a failed route look-up, negative.
 [[nodiscard]] int AddressErrno(const absl::Status& status) noexcept;

@@ -219,12 +219,54 @@ TEST_F(CmGolden, RxesWholeDialogueAsTheConnectingSide) {
   EXPECT_EQ(client.Count(CmEventType::kDisconnected), 1) << client.History();
 }
 
-TEST_F(CmGolden, SidrReqOfRxeIsAnsweredUnsupported) {
+// ---- udaddy: the UDP port space ----
+
+constexpr Allowed kSidrRequestId{kData, kData + 4};
+
+TEST_F(CmGolden, SidrReqOfRxeIsAConnectRequestAndOurRepIsRxesToTheLastByte) {
   TestHost b(&net_, "10.77.0.2");
+  TestId server(&b, device::PortSpace::kUdp);
+  ListenOn(&server, Address("0.0.0.0:7174"),
+           [](TestId& request) { EXPECT_TRUE(request->Accept(Param(0x14)).ok()); });
+  ReplayReq(OneOf("udaddy-1", CmAttribute::kSidrReq));
+  ASSERT_EQ(server.Count(CmEventType::kConnectRequest), 1);
+  EXPECT_EQ((*server.requests[0])->peer(), Address("10.77.0.1:46738"));
+  ASSERT_EQ(net_.Count(CmAttribute::kSidrRep), 1);
+  ExpectSameBut(net_.Last(CmAttribute::kSidrRep)->mad, OneOf("udaddy-1", CmAttribute::kSidrRep).mad,
+                {});
+}
+
+TEST_F(CmGolden, OurSidrReqIsRxesAndItsRepIsUnderstood) {
+  TestHost a(&net_, "10.77.0.1");
+  TestId client(&a, device::PortSpace::kUdp);
+  ASSERT_TRUE(client->BindAddr(Address("10.77.0.1:46738")).ok());
+  ConnectTo(&client, Address("10.77.0.2:7174"));
+  net_.RunFor(kMs);
+  const SentMad* ours = net_.Last(CmAttribute::kSidrReq);
+  ASSERT_NE(ours, nullptr) << client.History();
+  ExpectSameBut(ours->mad, OneOf("udaddy-1", CmAttribute::kSidrReq).mad,
+                {kTransactionId, kSidrRequestId});
+
+  SentMad theirs = OneOf("udaddy-1", CmAttribute::kSidrRep);
+  auto rep = std::get<wire::CmSidrRep>(theirs.message);
+  rep.request_id = std::get<wire::CmSidrReq>(ours->message).request_id;
+  net_.Inject(theirs.flow, theirs.header.transaction_id, rep);
+  net_.RunFor(kMs);
+  const SeenEvent* event = client.Find(CmEventType::kEstablished);
+  ASSERT_NE(event, nullptr) << client.History();
+  EXPECT_EQ(event->param.qpn, 0x14u);
+  EXPECT_EQ(event->param.qkey, 0x01234567u);
+}
+
+TEST_F(CmGolden, SidrReqOfRxeWithoutListenerIsAnsweredUnsupported) {
+  TestHost b(&net_, "10.77.0.2");
+  TestId tcp(&b);
+  ListenOn(&tcp, Address("0.0.0.0:7174"), AcceptIt);
   ReplayReq(OneOf("udaddy-1", CmAttribute::kSidrReq));
   ASSERT_EQ(net_.Count(CmAttribute::kSidrRep), 1);
   EXPECT_EQ(std::get<wire::CmSidrRep>(net_.Last(CmAttribute::kSidrRep)->message).status,
             wire::SidrStatus::kUnsupportedServiceId);
+  EXPECT_TRUE(tcp.requests.empty()) << "another port space";
 }
 
 }  // namespace

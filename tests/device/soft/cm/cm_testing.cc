@@ -108,14 +108,14 @@ const SentMad* TestNet::Last(wire::CmAttribute attribute) const {
 std::vector<device::GidEntry> TestDevice::Gids() const {
   // Index 0 is taken by an address that nobody uses here.
   std::vector<device::GidEntry> gids{{0, IpAddress::FromV4(192, 0, 2, 254)}};
-  for (const IpAddress& address : addresses_) {
+  for (const IpAddress& address : addresses) {
     gids.push_back({static_cast<uint32_t>(gids.size()), address});
   }
   return gids;
 }
 
 bool TestDevice::Has(const IpAddress& address) const {
-  return std::find(addresses_.begin(), addresses_.end(), address) != addresses_.end();
+  return std::find(addresses.begin(), addresses.end(), address) != addresses.end();
 }
 
 // ---- TestHost ----
@@ -145,7 +145,9 @@ bool TestHost::Receive(ReceivedMad* out) noexcept {
 }
 
 device::Device* TestHost::FindByAddress(const IpAddress& address) const {
-  return has_device && device.Has(address) ? &device : nullptr;
+  if (!has_device) return nullptr;
+  if (device.Has(address)) return &device;
+  return second.Has(address) ? &second : nullptr;
 }
 
 absl::StatusOr<IpAddress> TestHost::SourceAddressFor(const IpAddress& peer) const {
@@ -163,7 +165,8 @@ TestId::TestId(std::unique_ptr<device::CmEndpoint> taken) : endpoint(std::move(t
 }
 
 void TestId::OnCmEvent(device::CmEvent event) {
-  events.push_back({event.type, event.status, std::move(event.param), event.path_mtu});
+  events.push_back({event.type, event.status, std::move(event.param), event.path_mtu, event.av,
+                    event.multicast_cookie});
   if (event.new_endpoint != nullptr) {
     requests.push_back(std::make_unique<TestId>(std::move(event.new_endpoint)));
   }

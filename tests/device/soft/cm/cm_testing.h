@@ -103,7 +103,7 @@ class TestNet {
 // A device that has addresses, an MTU and a GUID, and nothing else.
 class TestDevice : public device::Device {
  public:
-  explicit TestDevice(std::vector<IpAddress> addresses) : addresses_(std::move(addresses)) {
+  explicit TestDevice(std::vector<IpAddress> its) : addresses(std::move(its)) {
     attr_.node_guid = 0x3432d3fffee26ce6;
     attr_.max_qp_rd_atom = 16;
   }
@@ -121,14 +121,14 @@ class TestDevice : public device::Device {
   [[nodiscard]] bool Has(const IpAddress& address) const;
 
   device::Mtu mtu = device::Mtu::k4096;
+  std::vector<IpAddress> addresses;
 
  private:
   std::string name_ = "test0";
   device::DeviceAttr attr_;
-  std::vector<IpAddress> addresses_;
 };
 
-// A machine with one device, its directory, its MadIo and a connection manager.
+// A machine with one device that has its address and another that has none to begin with, its directory, its MadIo and a connection manager.
 class TestHost : public MadIo, public DeviceDirectory {
  public:
   TestHost(TestNet* net, const std::string& address, CmOptions options = {});
@@ -138,7 +138,9 @@ class TestHost : public MadIo, public DeviceDirectory {
   bool SendMad(const Flow& flow, std::span<const uint8_t, kMadBytes> mad) noexcept override;
   bool Receive(ReceivedMad* out) noexcept override;
   int poll_fd() const noexcept override { return -1; }
-  bool IsLocal(const IpAddress& address) const noexcept override { return device.Has(address); }
+  bool IsLocal(const IpAddress& address) const noexcept override {
+    return device.Has(address) || second.Has(address);
+  }
   // DeviceDirectory
   device::Device* FindByAddress(const IpAddress& address) const override;
   std::vector<IpAddress> Addresses() const override { return {ip}; }
@@ -147,6 +149,7 @@ class TestHost : public MadIo, public DeviceDirectory {
   const IpAddress ip;
   TestNet* const net;
   mutable TestDevice device;
+  mutable TestDevice second{{}};
   bool has_route = true;
   bool has_device = true;
   std::deque<ReceivedMad> inbox;
@@ -158,6 +161,8 @@ struct SeenEvent {
   int status;
   device::ConnParam param;
   device::Mtu path_mtu;
+  device::AddressVector av;
+  uint64_t multicast_cookie;
 };
 
 // An id as an application would hold it; writes down what it hears.

@@ -77,8 +77,49 @@ TEST_F(SoftCmEndpointTest, OptionValuesAreChecked) {
   EXPECT_EQ(id_->SetOption(3, none).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(id_->SetOption(3, std::vector<uint8_t>{14}).ok());
   EXPECT_EQ(id_->SetOption(4, byte).code(), StatusCode::kUnimplemented);
-  ASSERT_TRUE(id_->BindAddr(Address("10.0.0.1:0")).ok());
-  EXPECT_EQ(id_->SetOption(1, four).code(), StatusCode::kFailedPrecondition) << "too late";
+  TestId udp(&a_, PortSpace::kUdp);
+  EXPECT_EQ(udp->SetOption(3, std::vector<uint8_t>{14}).code(), StatusCode::kInvalidArgument)
+      << "datagrams have no ACK timeout";
+}
+
+// As rdma_cm has it: REUSEADDR may be switched on late but not off, AFONLY changes until the id
+// listens or resolves, TOS and ACK timeout always.
+TEST_F(SoftCmEndpointTest, OptionsAreTooLateWhereTheyAreInTheKernel) {
+  const std::vector<uint8_t> byte{8}, on{1, 0, 0, 0}, off{0, 0, 0, 0};
+  const auto code = [](TestId& id, uint32_t option, const std::vector<uint8_t>& value) {
+    return id->SetOption(option, value).code();
+  };
+  ASSERT_TRUE(id_->BindAddr(Address("0.0.0.0:7000")).ok());
+  EXPECT_EQ(code(id_, 1, on), StatusCode::kOk);
+  EXPECT_EQ(code(id_, 1, off), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(id_, 2, on), StatusCode::kOk);
+  ASSERT_TRUE(id_->Listen(1).ok());
+  EXPECT_EQ(code(id_, 1, on), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(id_, 2, on), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(id_, 0, byte), StatusCode::kOk);
+  EXPECT_EQ(code(id_, 3, byte), StatusCode::kOk);
+  TestId resolving(&a_);
+  ASSERT_TRUE(resolving->ResolveAddr(SocketAddress(), Address("10.0.0.2:7"), 1).ok());
+  EXPECT_EQ(code(resolving, 1, on), StatusCode::kOk);
+  EXPECT_EQ(code(resolving, 2, on), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SoftCmEndpointTest, LateReuseAddrCounts) {
+  const std::vector<uint8_t> on{1, 0, 0, 0};
+  TestId other(&a_);
+  ASSERT_TRUE(other->SetOption(1, on).ok());
+  ASSERT_TRUE(id_->BindAddr(Address("10.0.0.1:7000")).ok());
+  EXPECT_EQ(other->BindAddr(Address("10.0.0.1:7000")).code(), StatusCode::kAlreadyExists);
+  ASSERT_TRUE(id_->SetOption(1, on).ok());
+  EXPECT_TRUE(other->BindAddr(Address("10.0.0.1:7000")).ok());
+}
+
+TEST_F(SoftCmEndpointTest, LateAfOnlyCounts) {
+  TestId other(&a_);
+  ASSERT_TRUE(id_->BindAddr(Address("[::]:7000")).ok());
+  EXPECT_EQ(other->BindAddr(Address("0.0.0.0:7000")).code(), StatusCode::kAlreadyExists);
+  ASSERT_TRUE(id_->SetOption(2, std::vector<uint8_t>{1, 0, 0, 0}).ok());
+  EXPECT_TRUE(other->BindAddr(Address("0.0.0.0:7000")).ok());
 }
 
 TEST_F(SoftCmEndpointTest, OptionsShowOnTheWireAndInTheQp) {
@@ -307,13 +348,6 @@ TEST_F(SoftCmEndpointTest, BothSidesAttributesFitTogether) {
   EXPECT_EQ(our_rtr.av.dest, b.ip);
   EXPECT_EQ(our_rtr.av.sgid_index, 1u) << "where the address stands in the GID table";
   EXPECT_EQ(peer_rtr.av.dest, a_.ip);
-}
-
-TEST_F(SoftCmEndpointTest, UdIsNotServedYet) {
-  TestId udp(&a_, PortSpace::kUdp);
-  ASSERT_TRUE(udp->BindAddr(Address("10.0.0.1:7000")).ok());
-  EXPECT_EQ(udp->Listen(1).code(), StatusCode::kUnimplemented);
-  EXPECT_EQ(udp->Connect(Param(2)).code(), StatusCode::kUnimplemented);
 }
 
 TEST_F(SoftCmEndpointTest, PollFdIsReadableWhileThereIsWork) {
