@@ -88,7 +88,10 @@ bool LocalSender::Run(uint32_t budget_bytes, TimeNs now, RunResult* result) noex
       more = qp_.state() == QpState::kRts && Begin(wqe, *peer, now) == Step::kGoOn;
       if (!more) break;
     }
-    const uint32_t slice = std::min(wqe.length_bytes - offset_, budget_bytes - spent);
+    // An atomic is executed whole, whatever is left of the budget: each slice would execute it again.
+    const uint32_t slice = wqe.is_atomic()
+                               ? wqe.length_bytes
+                               : std::min(wqe.length_bytes - offset_, budget_bytes - spent);
     spent += slice + kPacketOverheadBytes;
     ++result->work;
     more = CopySlice(wqe, *peer, slice, now) == Step::kGoOn;

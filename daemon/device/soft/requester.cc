@@ -192,7 +192,8 @@ RunResult Requester::Run(uint32_t budget_bytes, TimeNs now) noexcept {
       break;
     }
     const uint32_t left = budget_bytes - result.spent_bytes;
-    if (AllAnswered() && local_.HasPeer()) {
+    // A message of which some packets went over the network is finished there.
+    if (AllAnswered() && next_.packet == 0 && local_.HasPeer()) {
       if (!local_.Run(left, now, &result)) break;
     } else {
       local_.Reset();  // a half-copied message whose peer went away starts again, on the network
