@@ -1,6 +1,7 @@
 // One end's memory, and beside it what the model says should be in there.
 //
-//   | source: never changes | target: for the peer | words: for atomics | landing cells, one per WR |
+//   | source: never changes | target: for the peer | words: for atomics | landing cells, one per WR
+//   |
 //
 // Only what a WR names may change, and only to what the model says: when nothing is under way any
 // more, memory and model are compared whole. Bytes between the pieces of a scatter list, and behind
@@ -70,9 +71,8 @@ class Arena {
 
   // `bytes` bytes of source, in up to `max_pieces` pieces at random places.
   std::vector<Piece> Gather(uint32_t bytes, uint32_t max_pieces, Random& random) const {
-    return Split(bytes, max_pieces, random, [&](uint32_t piece) {
-      return random.Below(source_bytes_ - piece + 1);
-    });
+    return Split(bytes, max_pieces, random,
+                 [&](uint32_t piece) { return random.Below(source_bytes_ - piece + 1); });
   }
   // The same inside a cell, where pieces lie apart.
   std::vector<Piece> Scatter(uint32_t cell, uint32_t bytes, uint32_t max_pieces,

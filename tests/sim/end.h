@@ -132,7 +132,7 @@ class End {
   void SettleSilent();
   bool draining() const { return draining_; }
   bool drained() const { return drained_; }
-  bool is_alive() const;     // takes WRs and executes what comes
+  bool is_alive() const;  // takes WRs and executes what comes
   bool disturbed() const { return disturbed_; }
   bool broken() const { return broken_; }
   const std::string& name() const { return name_; }
@@ -212,7 +212,7 @@ class End {
   std::vector<size_t> takers_;  // sends that take a receive, in order
   size_t settled_sends_ = 0;
   size_t settled_receives_ = 0;
-  size_t received_ = 0;     // receives that succeeded
+  size_t received_ = 0;       // receives that succeeded
   bool send_failed_ = false;  // a send had a status other than success
   bool recv_failed_ = false;
   bool forgotten_ = false;  // no completion may come any more

@@ -104,9 +104,8 @@ void End::OnSendCompletion(const Wc& wc) {
 bool End::HasCause(const SendRecord& record, WcStatus status) const {
   const bool local_path = qp_->same_daemon();
   const auto& peers = peer_->receives_;
-  const RecvRecord* const receive = record.takes_receive() && record.receive < peers.size()
-                                        ? &peers[record.receive]
-                                        : nullptr;
+  const RecvRecord* const receive =
+      record.takes_receive() && record.receive < peers.size() ? &peers[record.receive] : nullptr;
   const bool peer_naughty = peer_->terms_.naughty || peer_->withdrawn_ || withdrawn_;
   switch (status) {
     case WcStatus::kWrFlushErr:

@@ -70,9 +70,9 @@ void End::Misbehave(SendRecord& record) {
 bool End::PostSend(TimeNs now) {
   if (qp_ == nullptr || forgotten_ || !arena_.HasCell() || sends_.size() > 500) return false;
   SendRecord record;
-  constexpr std::array kOps = {WrOpcode::kSend,        WrOpcode::kSendWithImm,
-                               WrOpcode::kRdmaWrite,   WrOpcode::kRdmaWriteWithImm,
-                               WrOpcode::kRdmaRead,    WrOpcode::kCompareSwap,
+  constexpr std::array kOps = {WrOpcode::kSend,      WrOpcode::kSendWithImm,
+                               WrOpcode::kRdmaWrite, WrOpcode::kRdmaWriteWithImm,
+                               WrOpcode::kRdmaRead,  WrOpcode::kCompareSwap,
                                WrOpcode::kFetchAdd};
   record.opcode = kOps[random_.Below(kOps.size())];
   const bool read = record.opcode == WrOpcode::kRdmaRead;
@@ -110,8 +110,8 @@ bool End::PostSend(TimeNs now) {
   } else if (atomic) {
     record.remote_offset = target.word_offset(random_.Below(Arena::kWordCount));
     // Half of the swaps find what they compare with.
-    record.compare_add = swap && random_.Chance(0.5) ? target.model_word(record.remote_offset)
-                                                     : random_.Next();
+    record.compare_add =
+        swap && random_.Chance(0.5) ? target.model_word(record.remote_offset) : random_.Next();
     record.swap = random_.Next();
   }
   if (terms_.naughty && random_.Chance(0.02)) Misbehave(record);
@@ -119,7 +119,8 @@ bool End::PostSend(TimeNs now) {
   std::vector<device::Sge> sges;
   if ((record.flags & shm::kWorkInline) == 0) {
     sges = Sges(record.pieces, record.mischief == Mischief::kBadLkey);
-    if (record.mischief == Mischief::kTooLong) sges.back().length_bytes = soft::kMaxMessageBytes + 1;
+    if (record.mischief == Mischief::kTooLong)
+      sges.back().length_bytes = soft::kMaxMessageBytes + 1;
   }
   device::SendWr wr{};
   wr.wr_id = sends_.size();
@@ -180,8 +181,7 @@ bool End::PostReceive(TimeNs now) {
   const uint32_t cell = record.cell;
   receives_.push_back(std::move(record));
   const size_t open = receives_.size() - 1 - settled_receives_;
-  const PostResult result =
-      qp_->PostRecv({.wr_id = receives_.size() - 1, .sges = sges}, now);
+  const PostResult result = qp_->PostRecv({.wr_id = receives_.size() - 1, .sges = sges}, now);
   if (result == PostResult::kOk) {
     verdict_.Trace(now, ' ', name_, " post receive ", receives_.size() - 1);
     return true;

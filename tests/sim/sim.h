@@ -29,8 +29,8 @@ struct SimResult {
   uint64_t packets = 0;
   uint64_t completions = 0;
   uint64_t successes = 0;
-  uint64_t connections = 0;    // made, and made again
-  uint64_t fingerprint = 0;    // of everything that happened: the same for the same options
+  uint64_t connections = 0;  // made, and made again
+  uint64_t fingerprint = 0;  // of everything that happened: the same for the same options
   double virtual_seconds = 0;
 };
 

@@ -53,8 +53,8 @@ void World::MakeWeather() {
   }
   if (random_.Chance(0.3)) weather_.block = random_.Pick({0.01, 0.2, 0.7});
   const bool slow = weather_.delay >= kMillisecond;
-  excuses_.loses_some = weather_.loss + weather_.corrupt + weather_.reorder > 0 || slow ||
-                        partitions_;
+  excuses_.loses_some =
+      weather_.loss + weather_.corrupt + weather_.reorder > 0 || slow || partitions_;
   excuses_.loses_much =
       weather_.loss + weather_.corrupt > 0.02 || weather_.reorder > 0.05 || slow || partitions_;
   network_ = std::make_unique<soft::FakeNetwork>(weather_);
@@ -72,8 +72,8 @@ void World::MakeHosts() {
     auto host = std::make_unique<Host>();
     host->address = IpAddress::FromV4(10, 0, 0, static_cast<uint8_t>(i + 1));
     if (v6) {
-      host->address = IpAddress::FromV6({0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                         static_cast<uint8_t>(i + 1)});
+      host->address = IpAddress::FromV6(
+          {0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<uint8_t>(i + 1)});
     }
     host->transport = std::make_unique<soft::Transport>(network_->tx(), host.get(), config_);
     host->transport->AddLocalAddress(host->address);
@@ -306,8 +306,8 @@ void World::Drain() {
     for (auto& connection : connections_) {
       if (connection->connect_at != device::kNever || IsDone(*connection)) continue;
       verdict_.Fail("hangs after ", steps, " steps and ",
-                    static_cast<double>(now() + kPatience - end) / 1e9, " s: ",
-                    connection->first().Describe(), "; ", connection->last().Describe());
+                    static_cast<double>(now() + kPatience - end) / 1e9,
+                    " s: ", connection->first().Describe(), "; ", connection->last().Describe());
     }
   }
   network_->RunUntilQuiet(kSecond);
@@ -397,8 +397,7 @@ SimResult RunSim(const SimOptions& options) {
 }
 
 std::string ReproductionOf(const SimOptions& options) {
-  std::string command =
-      "bazel run //tests/sim:sim -- --seed=" + std::to_string(options.seed);
+  std::string command = "bazel run //tests/sim:sim -- --seed=" + std::to_string(options.seed);
   if (options.operations != 0) command += " --operations=" + std::to_string(options.operations);
   return command;
 }

@@ -132,7 +132,8 @@ void Responder::OnDuplicate(const PacketView& packet) noexcept {
                     .va = packet.reth.va,
                     .rkey = packet.reth.rkey.value(),
                     .length_bytes = length,
-                    .msn = msn_});
+                    .msn = msn_,
+                    .is_repeated = true});
       return;
     }
     case Operation::kAtomicRequest:
@@ -144,7 +145,8 @@ void Responder::OnDuplicate(const PacketView& packet) noexcept {
                       .packets = 1,
                       .atomic_value = result.value,
                       .msn = msn_,
-                      .is_atomic = true});
+                      .is_atomic = true,
+                      .is_repeated = true});
         return;
       }
       return;

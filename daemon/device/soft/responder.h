@@ -103,6 +103,7 @@ class Responder {
     uint64_t atomic_value = 0;
     wire::Msn msn;
     bool is_atomic = false;
+    bool is_repeated = false;  // to a request that was answered before
   };
   struct AtomicResult {
     wire::Psn psn;
@@ -139,6 +140,7 @@ class Responder {
   }
   void PushResponse(const Response& response) noexcept;
   void CancelResponsesFrom(wire::Psn psn) noexcept;
+  bool DropNeedlessResponse() noexcept;
   bool SendResponses(uint32_t budget_bytes, RunResult* result) noexcept;
   bool SendAck(RunResult* result) noexcept;
   wire::Psn DuplicateAckPsn(wire::Psn psn) const noexcept;

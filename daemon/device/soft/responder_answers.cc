@@ -44,6 +44,16 @@ void Responder::CancelResponsesFrom(Psn psn) noexcept {
   if (ack_ != Ack::kFatalNak) ack_ = Ack::kNone;
 }
 
+// Makes room for one response: a peer that keeps to what was agreed and asks for something new has
+// had the answer to the oldest of its requests, and what waits here to be sent is a copy. False if
+// it cannot have had it.
+bool Responder::DropNeedlessResponse() noexcept {
+  if (response_count_ == 0 || !responses_[response_head_].is_repeated) return false;
+  response_head_ = (response_head_ + 1) % responses_.size();
+  --response_count_;
+  return true;
+}
+
 // Which PSN to acknowledge when `psn` comes again: all that was received, since the peer has missed
 // that. But an ACK beyond a READ says that the READ's responses were sent; one that the peer may
 // still miss must not be passed over.
