@@ -25,7 +25,7 @@ CmConnection::CmConnection(CmConnectionHost* host, const CmOptions& options, CmS
       facts_(facts),
       owner_(owner) {}
 
-void CmConnection::MoveTo(CmState next) {
+void CmConnection::MoveTo(CmState next, int status) {
   RD_CHECK(IsLegalMove(state_, next), "the connection's state machine took a wrong turn");
   const CmState from = std::exchange(state_, next);
   host_->SetTimer(*this, device::kNever);
@@ -36,7 +36,7 @@ void CmConnection::MoveTo(CmState next) {
       if (passive_) EmitPlain(CmEventType::kEstablished);
       break;
     case CmState::kTimewait:
-      EmitPlain(CmEventType::kDisconnected);
+      EmitPlain(CmEventType::kDisconnected, status);
       host_->SetTimer(*this, host_->now() + TimewaitNs());
       break;
     case CmState::kRejected:
@@ -227,7 +227,7 @@ void CmConnection::OnTimer() {
       MoveTo(CmState::kClosed);
       return;
     case CmState::kDreqSent:
-      if (!Retry()) MoveTo(CmState::kTimewait);
+      if (!Retry()) MoveTo(CmState::kTimewait, -ETIMEDOUT);
       return;
     case CmState::kTimewait:
       EmitPlain(CmEventType::kTimewaitExit);

@@ -102,7 +102,8 @@ class CmConnection {
   void InTimewait(const wire::CmMessage& message);
   void InRejected(const wire::CmMessage& message);
 
-  void MoveTo(CmState next);
+  // `status`: of the event that the move brings, if any.
+  void MoveTo(CmState next, int status = 0);
   int64_t TimewaitNs() const noexcept;
   absl::Status WrongState(const char* call) const;
 

@@ -326,11 +326,8 @@ void SoftCmEndpoint::OnDeviceRemoved() {
 }
 
 void SoftCmEndpoint::OnAddressChanged() {
-  const bool had_device = device_ != nullptr;
-  if (state_ == State::kBound || state_ == State::kListening) {
-    device_ = manager_->directory_->FindByAddress(local_.ip);
-  }
-  if (had_device) manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrChange));
+  if (device_ == nullptr) return;  // it has heard of worse
+  manager_->Post(id_, MakeCmEvent(device::CmEventType::kAddrChange));
 }
 
 }  // namespace rdmad::soft

@@ -80,10 +80,10 @@ class SoftConnectionManager : public device::ConnectionManager,
   void OnDeviceRemoved(device::Device* device);
   // An address that a device had, or has, is gone, is another device's now, or is to be found under
   // another link-layer address. Every endpoint that is bound to it and has a device gets
-  // kAddrChange. Ids that are only bound, or listen, go over to the device that has the address now,
-  // if any; what has resolved a route or stands as a connection stays with its device, since its QP
-  // is there: the CM ends nothing by itself, for the address may come back. (QPs without their
-  // address run into their retry limits, messages get lost.)
+  // kAddrChange, each time. Nothing ends by this: the address may come back, and until then messages
+  // and packets are lost, which timers and retry limits notice. Listeners serve the address on
+  // whatever device has it; what is bound, resolved or connected stays with its device, since its QP
+  // is there. If the device goes too, call OnDeviceRemoved() as well, in either order.
   void OnAddressChanged(const IpAddress& address);
 
   [[nodiscard]] const CmCounters& counters() const noexcept { return counters_; }
