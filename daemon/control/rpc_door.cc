@@ -126,9 +126,10 @@ bool RpcDoor::Admit(int socket) {
     Sweep();
     if (too_many()) return refuse("too many connections");
   }
+  if (!MakeRoomForUnproven(peer->uid)) return refuse("too many connections that have not called yet");
   // The number may be a connection's that has ended unseen.
   if (const auto old = connections_.find(socket); old != connections_.end()) Forget(old);
-  connections_[socket] = {peer->uid, peer->pid, InodeOf(socket)};
+  connections_[socket] = {peer->uid, peer->pid, InodeOf(socket), MonotonicNs(), ""};
   ++count_by_user_[peer->uid];
   return true;
 }
@@ -142,8 +143,58 @@ void RpcDoor::Sweep() {
   }
 }
 
-std::map<int, RpcDoor::Connection>::iterator RpcDoor::Forget(
-    std::map<int, Connection>::iterator connection) {
+bool RpcDoor::MakeRoomForUnproven(uid_t uid) {
+  const auto user = count_by_user_.find(uid);
+  if (user == count_by_user_.end() || user->second < options_.max_connections_without_session) {
+    return true;
+  }
+  size_t unproven = 0;
+  auto oldest = connections_.end();
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const Connection& connection = it->second;
+    if (connection.uid != uid ||
+        (!connection.token.empty() && registry_->FindByToken(connection.token) != nullptr)) {
+      ++it;
+    } else if (InodeOf(it->first) != connection.inode) {
+      it = Forget(it);
+    } else {
+      ++unproven;
+      if (oldest == connections_.end() || connection.since_ns < oldest->second.since_ns) oldest = it;
+      ++it;
+    }
+  }
+  if (unproven < options_.max_connections_without_session) return true;
+  if (MonotonicNs() - oldest->second.since_ns < options_.drop_after_ns) return false;
+  // gRPC sees the end of it and closes it. No other socket can have got its number meanwhile: they
+  // are all made on this thread.
+  ::shutdown(oldest->first, SHUT_RDWR);
+  Forget(oldest);
+  return true;
+}
+
+absl::Status RpcDoor::Prove(Connection& connection, const std::string& token) {
+  if (connection.token == token) return absl::OkStatus();
+  size_t others = 0;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if (it->second.token != token) {
+      ++it;
+    } else if (InodeOf(it->first) != it->second.inode) {
+      it = Forget(it);
+    } else {
+      ++others;
+      ++it;
+    }
+  }
+  if (others >= options_.max_connections_per_session) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the session has too many connections to rdmad.sock: limit=",
+                     options_.max_connections_per_session));
+  }
+  connection.token = token;
+  return absl::OkStatus();
+}
+
+RpcDoor::Connections::iterator RpcDoor::Forget(Connections::iterator connection) {
   const auto user = count_by_user_.find(connection->second.uid);
   if (--user->second == 0) count_by_user_.erase(user);
   return connections_.erase(connection);
@@ -172,6 +223,7 @@ absl::StatusOr<Caller> RpcDoor::Authenticate(const RpcCall& call) {
     }
     return absl::PermissionDeniedError("the session belongs to another user");
   }
+  RD_RETURN_IF_ERROR(Prove(connection->second, call.token));
   return Caller{session, policy_->IsPrivileged(who.uid)};
 }
 

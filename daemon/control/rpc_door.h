@@ -5,6 +5,10 @@
 // session's own user (or root's): a token that leaked to another user is of no use to them. Calls
 // arrive on gRPC's thread, are carried out on this one, and answered when they are done.
 //
+// What gRPC has read of a call it keeps until the call is whole, however long that takes, and nobody
+// can bound it. So few connections are open that no living session answers for: a user's oldest of
+// these goes when one too many comes. And a session has few connections.
+//
 // Thread: control. Owner: Daemon.
 #pragma once
 
@@ -16,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +37,9 @@ namespace rdmad::control {
 struct RpcDoorOptions {
   size_t max_connections = 8192;
   size_t max_connections_per_user = 2048;
+  size_t max_connections_per_session = 4;
+  size_t max_connections_without_session = 32;  // of one user
+  int64_t drop_after_ns = 1'000'000'000;        // time that such a one has for its first call
 };
 
 struct RpcCounters {
@@ -69,7 +77,10 @@ class RpcDoor {
     uid_t uid = 0;
     pid_t pid = 0;
     ino_t inode = 0;  // of the socket: tells whether the number is still this connection's
+    int64_t since_ns = 0;
+    std::string token;  // of the session that it has called for, empty before the first call
   };
+  using Connections = std::map<int, Connection>;  // by the descriptor that gRPC has
 
   RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy* policy,
           SessionRegistry* registry, const CallTable* calls, const RpcDoorOptions& options);
@@ -81,7 +92,11 @@ class RpcDoor {
   // Drops the records of connections that have ended, of which nobody tells us. Rarely: who is
   // refused shall cost little.
   void Sweep();
-  std::map<int, Connection>::iterator Forget(std::map<int, Connection>::iterator connection);
+  Connections::iterator Forget(Connections::iterator connection);
+  // Makes room for one more connection of this user that has not called yet; false if there is none.
+  bool MakeRoomForUnproven(uid_t uid);
+  // Notes that the connection serves the session of this token. Errors: ResourceExhausted.
+  absl::Status Prove(Connection& connection, const std::string& token);
   void OnCall(const std::shared_ptr<RpcCall>& call);
   absl::StatusOr<Caller> Authenticate(const RpcCall& call);
 
@@ -94,7 +109,7 @@ class RpcDoor {
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<AsioFdWatch> accept_watch_;
   boost::asio::steady_timer accept_timer_;
-  std::map<int, Connection> connections_;  // by the descriptor that gRPC has
+  Connections connections_;
   std::map<uid_t, size_t> count_by_user_;  // of connections_
   int64_t swept_at_ns_ = INT64_MIN / 2;
   RpcCounters counters_;

@@ -24,7 +24,7 @@ namespace rdmad::control {
 namespace {
 
 // A connection's calls beyond these wait in the client.
-constexpr int kMaxCallsPerConnection = 32;
+constexpr int kMaxCallsPerConnection = 16;
 
 // What gRPC has to say goes the way of all our lines, and not more of it than a client can be
 // allowed to cause.

@@ -318,18 +318,96 @@ TEST_F(Door, ClientThatDoesNotTakeItsDescriptorsIsRefusedInTheEnd) {
 
 // ---- garbage on the gRPC socket
 
+UniqueFd ConnectRpcSocket(const DaemonProcess& daemon) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (daemon.run_dir() + "/rdmad.sock").c_str(),
+               sizeof(address.sun_path) - 1);
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return socket;
+}
+
+// An HTTP/2 frame (RFC 9113).
+std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+  const auto byte = [](size_t value) { return static_cast<char>(value & 0xff); };
+  const size_t length = payload.size();
+  return {byte(length >> 16), byte(length >> 8),  byte(length),      byte(type),   byte(flags),
+          byte(stream >> 24), byte(stream >> 16), byte(stream >> 8), byte(stream)} + payload;
+}
+
+// A header field that is spelled out (RFC 7541, 6.2.2); name and value below 16 KiB.
+std::string Field(const std::string& name, const std::string& value) {
+  const auto text = [](const std::string& words) {
+    std::string length(1, static_cast<char>(std::min<size_t>(words.size(), 127)));
+    if (size_t rest = words.size(); rest >= 127) {
+      rest -= 127;
+      length += {static_cast<char>(rest & 127 | 128), static_cast<char>(rest >> 7)};
+    }
+    return length + words;
+  };
+  return std::string(1, '\0') + text(name) + text(value);
+}
+
+// gRPC keeps what it has read of a call until it is whole: who begins calls and never ends them must
+// not fill the daemon's memory.
+TEST_F(Door, CallsThatNeverEndTakeLittleMemory) {
+  Start();
+  const std::string fields =
+      Field(":method", "POST") + Field(":scheme", "http") +
+      Field(":path", "/rdmad.v1.SessionService/GetSession") + Field(":authority", "x") +
+      Field("te", "trailers") + Field("content-type", "application/grpc") +
+      Field("x-pad", std::string(6000, 'p'));
+  std::string calls = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, "");
+  for (uint32_t i = 0; i < 100; ++i) calls += Frame(1, 4, 2 * i + 1, fields);
+
+  ASSERT_OK_AND_ASSIGN(const ProcessUse before, daemon_->Use());
+  std::vector<UniqueFd> connections;
+  for (int i = 0; i < 300; ++i) {
+    connections.push_back(ConnectRpcSocket(*daemon_));
+    const timeval limit{0, 20'000};
+    setsockopt(connections.back().get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    send(connections.back().get(), calls.data(), calls.size(), MSG_NOSIGNAL);
+  }
+  EXPECT_TRUE(Soon([&] { return daemon_->Use()->descriptors < before.descriptors + 64; }));
+  EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{128} << 20));
+  // Others of the same user have their turn at the latest when those have had theirs.
+  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
+  EXPECT_TRUE(Soon([&] { return GetSession(client, client.token()).ok(); }));
+}
+
+TEST_F(Door, ASessionHasFewConnections) {
+  Start();
+  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  absl::Status status;
+  while (channels.size() < 20 && status.ok()) {
+    channels.push_back(ConnectRpc(daemon_->run_dir()));
+    v1::GetSessionReply reply;
+    status = RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channels.back()),
+                               &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(),
+                               &reply);
+  }
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_GT(channels.size(), 2u);
+  // Those that were there go on, and a place that came free is one.
+  EXPECT_OK(GetSession(client, client.token()));
+  channels.clear();
+  channels.push_back(ConnectRpc(daemon_->run_dir()));
+  EXPECT_TRUE(Soon([&] {
+    v1::GetSessionReply reply;
+    return RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channels.back()),
+                             &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(), &reply)
+        .ok();
+  }));
+}
+
 TEST_F(Door, GarbageOnTheRpcSocketIsHarmless) {
   Start();
   for (const std::string& garbage :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\xff'),
         std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string(5000, '\0')}) {
-    const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, (daemon_->run_dir() + "/rdmad.sock").c_str(),
-                 sizeof(address.sun_path) - 1);
-    ASSERT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
-              0);
+    const UniqueFd socket = ConnectRpcSocket(*daemon_);
     send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
   }
   ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());

@@ -42,25 +42,34 @@ class Traffic {
     return absl::OkStatus();
   }
 
-  absl::Status Run() {
-    std::thread receiver([this] { Finish(Receive()); });
+  ~Traffic() { EndReceiving(); }
+
+  // Goes on receiving after it, if `keep_receiving`, until EndReceiving() or destruction: what the
+  // peer has queued behind its messages would wait for ever.
+  absl::Status Run(bool keep_receiving) {
+    receiver_ = std::thread([this] { Finish(Receive()); });
     Finish(Send());
-    receiver.join();
+    if (!keep_receiving) EndReceiving();
+    const std::lock_guard lock(mutex_);
+    returned_ = true;
     return result_;
   }
 
  private:
-  bool Stopped() const { return stop_.load() || failed_.load(); }
+  void EndReceiving() {
+    end_receiving_ = true;
+    if (receiver_.joinable()) receiver_.join();
+  }
 
   void Finish(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
-    if (status.ok() || !result_.ok()) return;
+    if (status.ok() || !result_.ok() || returned_) return;
     result_ = status;
     failed_ = true;
   }
 
   absl::Status Send() {
-    while (!Stopped()) {
+    while (!stop_ && !failed_) {
       const absl::Status status = random_() % 4 == 0 ? WriteAndReadBack() : SendMessage();
       if (!status.ok() && status.code() != absl::StatusCode::kDeadlineExceeded) return status;
     }
@@ -100,7 +109,7 @@ class Traffic {
   }
 
   absl::Status Receive() {
-    while (!Stopped()) {
+    while (!end_receiving_ && !failed_) {
       const absl::StatusOr<Buffer> buffer = endpoint_.Receive(kLook);
       if (absl::IsDeadlineExceeded(buffer.status())) continue;
       if (!buffer.ok()) return buffer.status();
@@ -128,8 +137,11 @@ class Traffic {
   MemoryRegion region_;
   RemoteBuffer remote_;
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;  // of result_
+  std::atomic<bool> end_receiving_{false};
+  std::mutex mutex_;  // of result_ and returned_
   absl::Status result_;
+  bool returned_ = false;
+  std::thread receiver_;
 };
 
 }  // namespace
@@ -145,7 +157,7 @@ absl::Status RunTraffic(const Client& client, Endpoint& endpoint, const TrafficO
                                                  counts != nullptr ? *counts : own_counts);
   if (keep != nullptr) *keep = traffic;
   RD_RETURN_IF_ERROR(traffic->ExchangeBuffers());
-  return traffic->Run();
+  return traffic->Run(keep != nullptr);
 }
 
 TrafficThread::TrafficThread(const Client& client, Endpoint& endpoint,

@@ -29,13 +29,15 @@ struct TrafficCounts {
 
 // Runs until `stop` or until something fails. OK: stopped. DataLoss: bytes were not those of the
 // peer. Any other error is that of the connection. Uses one more thread. The peer may write into
-// our memory for as long as `keep` lives; without it, until this returns.
+// our memory, and its messages are received, for as long as `keep` lives; without it, until this
+// returns. `keep` needs `counts`, which must outlive it.
 absl::Status RunTraffic(const Client& client, Endpoint& endpoint, const TrafficOptions& options,
                         const std::atomic<bool>& stop, TrafficCounts* counts = nullptr,
                         std::shared_ptr<void>* keep = nullptr);
 
 // RunTraffic on a thread of its own, which is stopped and joined by the destructor. Until then the
-// peer's writes and reads find their memory, so the two ends may be stopped one after the other.
+// peer's messages are received and its writes and reads find their memory, so the two ends may be
+// stopped one after the other.
 class TrafficThread {
  public:
   // `endpoint` must outlive it.
