@@ -332,8 +332,10 @@ UniqueFd ConnectRpcSocket(const DaemonProcess& daemon) {
 std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
   const auto byte = [](size_t value) { return static_cast<char>(value & 0xff); };
   const size_t length = payload.size();
-  return {byte(length >> 16), byte(length >> 8),  byte(length),      byte(type),   byte(flags),
-          byte(stream >> 24), byte(stream >> 16), byte(stream >> 8), byte(stream)} + payload;
+  const std::string head = {byte(length >> 16), byte(length >> 8), byte(length),
+                            byte(type),         byte(flags),       byte(stream >> 24),
+                            byte(stream >> 16), byte(stream >> 8), byte(stream)};
+  return head + payload;
 }
 
 // A header field that is spelled out (RFC 7541, 6.2.2); name and value below 16 KiB.
@@ -342,7 +344,7 @@ std::string Field(const std::string& name, const std::string& value) {
     std::string length(1, static_cast<char>(std::min<size_t>(words.size(), 127)));
     if (size_t rest = words.size(); rest >= 127) {
       rest -= 127;
-      length += {static_cast<char>(rest & 127 | 128), static_cast<char>(rest >> 7)};
+      length += {static_cast<char>((rest & 127) | 128), static_cast<char>(rest >> 7)};
     }
     return length + words;
   };
