@@ -25,6 +25,9 @@ struct Flow {
   IpAddress remote;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 64;
+  uint32_t flow_label = 0;  // IPv6; 0: the kernel's choice. Not known of what was received
+
+  friend bool operator==(const Flow&, const Flow&) = default;
 };
 
 struct TxPacket {

@@ -36,30 +36,49 @@ SoftDataPath::SoftDataPath(UniqueFd epoll_fd, MadRing* mads, device::AsyncSink* 
       transport_(this, async, config) {}
 
 SoftDataPath::~SoftDataPath() {
-  RD_CHECK(ports_.empty(), "every port was deactivated");
+  RD_CHECK(ports_.empty() && groups_.empty(), "every port was deactivated");
 }
 
 void SoftDataPath::AddPort(UdpPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
   ports_.push_back({port, true});
   any_hot_ = true;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.ptr = port;
-  // Without it (out of memory, too many watches) the port is still asked whenever another one is
-  // busy.
-  [[maybe_unused]] const int added =
-      ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, port->fd(), &event);
+  Watch(port->fd(), port);
   transport_.AddLocalAddress(port->local());
 }
 
 void SoftDataPath::RemovePort(UdpPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
   transport_.RemoveLocalAddress(port->local());
-  [[maybe_unused]] const int removed =
-      ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, port->fd(), nullptr);
+  Unwatch(port->fd());
   std::erase_if(ports_, [port](const PortEntry& entry) { return entry.port == port; });
   last_port_ = 0;
+}
+
+void SoftDataPath::AddMulticastPort(MulticastPort* port) noexcept {
+  RD_DCHECK(owner_.IsCurrent());
+  groups_.push_back({port, true});
+  any_hot_ = true;
+  Watch(port->fd(), port);
+}
+
+void SoftDataPath::RemoveMulticastPort(MulticastPort* port) noexcept {
+  RD_DCHECK(owner_.IsCurrent());
+  Unwatch(port->fd());
+  std::erase_if(groups_, [port](const GroupEntry& entry) { return entry.port == port; });
+}
+
+void SoftDataPath::Watch(int fd, void* port) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = port;
+  // Without it (out of memory, too many watches) the port is still asked whenever another one is
+  // busy.
+  [[maybe_unused]] const int added = ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void SoftDataPath::Unwatch(int fd) noexcept {
+  [[maybe_unused]] const int removed = ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 int SoftDataPath::DoWork(TimeNs now) noexcept {
@@ -75,7 +94,7 @@ int SoftDataPath::DoWork(TimeNs now) noexcept {
 int SoftDataPath::ReceiveAll(TimeNs now) noexcept {
   last_asked_ = now;
   // With one port, asking it costs no more than asking about it.
-  if (ports_.size() == 1) {
+  if (ports_.size() == 1 && groups_.empty()) {
     ports_[0].hot = true;
   } else if (!any_hot_ || ++hot_turns_ >= kHotTurns) {
     MarkReadyPorts();
@@ -83,28 +102,54 @@ int SoftDataPath::ReceiveAll(TimeNs now) noexcept {
   int work = 0;
   any_hot_ = false;
   for (PortEntry& entry : ports_) {
-    if (entry.hot) work += ReceiveFrom(entry);
+    if (entry.hot) work += ReceiveFrom(entry, *this);
+    any_hot_ |= entry.hot;
+  }
+  return groups_.empty() ? work : work + ReceiveFromGroups();
+}
+
+int SoftDataPath::ReceiveFromGroups() noexcept {
+  class GroupRx final : public PacketRx {
+   public:
+    GroupRx(Transport& transport, MulticastGroup& group, TimeNs now)
+        : transport_(transport), group_(group), now_(now) {}
+    void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override {
+      transport_.OnMulticast(group_, flow, packet, now_);
+    }
+
+   private:
+    Transport& transport_;
+    MulticastGroup& group_;
+    const TimeNs now_;
+  };
+  int work = 0;
+  for (GroupEntry& entry : groups_) {
+    if (!entry.hot) continue;
+    GroupRx up(transport_, entry.port->group(), now_);
+    work += ReceiveFrom(entry, up);
     any_hot_ |= entry.hot;
   }
   return work;
 }
 
-int SoftDataPath::ReceiveFrom(PortEntry& entry) noexcept {
+template <typename Port>
+int SoftDataPath::ReceiveFrom(Entry<Port>& entry, PacketRx& up) noexcept {
   bool more = false;
-  const int received = entry.port->Receive(rx_buffers_, *this, &more);
+  const int received = entry.port->Receive(rx_buffers_, up, &more);
   entry.hot = received > 0 || more;
   return received;
 }
 
 void SoftDataPath::MarkReadyPorts() noexcept {
   hot_turns_ = 0;
-  if (ports_.empty()) return;
+  if (ports_.empty() && groups_.empty()) return;
   std::array<epoll_event, 16> events;  // the rest stays ready and comes next time
   const int count =
       ::epoll_wait(epoll_fd_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
-    for (PortEntry& entry : ports_)
-      entry.hot |= entry.port == events[static_cast<size_t>(i)].data.ptr;
+    const void* const ready = events[static_cast<size_t>(i)].data.ptr;
+    for (PortEntry& entry : ports_) entry.hot |= entry.port == ready;
+    for (GroupEntry& entry : groups_) entry.hot |= entry.port == ready;
   }
 }
 

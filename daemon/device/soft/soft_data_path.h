@@ -3,6 +3,7 @@
 //
 //   socket -> UdpPort -> (QP 1? MadRing : Transport::OnPacket)          Transport::DoWork -> Send()
 //   -> UdpPort -> socket
+//   group's socket -> MulticastPort -> Transport::OnMulticast
 //
 // A turn receives a bounded number of messages from the ports that have some, then lets the
 // transport work. Which ports have some: those that had some last time are simply tried; for the
@@ -27,6 +28,7 @@
 #include "daemon/device/device.h"
 #include "daemon/device/soft/limits.h"
 #include "daemon/device/soft/mad_ring.h"
+#include "daemon/device/soft/multicast_port.h"
 #include "daemon/device/soft/packet_io.h"
 #include "daemon/device/soft/transport.h"
 #include "daemon/device/soft/udp_counters.h"
@@ -56,12 +58,18 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
   // memory or watches), the port then sends but never receives, and is counted.
   void AddPort(UdpPort* port) noexcept;
   void RemovePort(UdpPort* port) noexcept;
+  // By way of a group's attachments; the same for the groups that QPs are in.
+  void AddMulticastPort(MulticastPort* port) noexcept;
+  void RemoveMulticastPort(MulticastPort* port) noexcept;
 
  private:
-  struct PortEntry {
-    UdpPort* port;
+  template <typename Port>
+  struct Entry {
+    Port* port;
     bool hot;  // yielded something when last asked
   };
+  using PortEntry = Entry<UdpPort>;
+  using GroupEntry = Entry<MulticastPort>;
 
   SoftDataPath(UniqueFd epoll_fd, MadRing* mads, device::AsyncSink* async,
                const TransportConfig& config);
@@ -72,7 +80,11 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
   void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override;
 
   int ReceiveAll(TimeNs now) noexcept;
-  int ReceiveFrom(PortEntry& entry) noexcept;
+  template <typename Port>
+  int ReceiveFrom(Entry<Port>& entry, PacketRx& up) noexcept;
+  int ReceiveFromGroups() noexcept;
+  void Watch(int fd, void* port) noexcept;
+  void Unwatch(int fd) noexcept;
   void MarkReadyPorts() noexcept;
   [[nodiscard]] UdpPort* FindPort(const IpAddress& local) noexcept;
 
@@ -82,6 +94,7 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
   Transport transport_;
   UdpRxBuffers rx_buffers_;
   std::vector<PortEntry> ports_;
+  std::vector<GroupEntry> groups_;
   size_t last_port_ = 0;   // that Send() used
   TimeNs now_ = 0;         // of this turn
   TimeNs last_asked_ = 0;  // when a socket was last asked

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/status_macros.h"
 #include "daemon/device/soft/qp_attr_rules.h"
 
 namespace rdmad::soft {
@@ -13,14 +14,7 @@ using device::QpResult;
 using device::QpState;
 using enum device::QpAttrMask;
 
-absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
-                                                       const SoftQpInit& asked) {
-  SoftQpInit init = asked;
-  if (init.init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
-  if (init.init.type != device::QpType::kRc) {
-    return absl::UnimplementedError(absl::StrCat(
-        "create_qp: type=", static_cast<int>(init.init.type), " supported=", 2, " (RC)"));
-  }
+absl::Status CheckQpInit(const SoftQpInit& init) {
   const struct {
     const char* name;
     uint32_t value;
@@ -43,6 +37,18 @@ absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
       !init.source) {
     return absl::InvalidArgumentError("create_qp: needs a PD, two CQs and an address lookup");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
+                                                       const SoftQpInit& asked) {
+  SoftQpInit init = asked;
+  if (init.init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
+  if (init.init.type != device::QpType::kRc) {
+    return absl::UnimplementedError(absl::StrCat(
+        "create_qp: type=", static_cast<int>(init.init.type), " supported=", 2, " (RC)"));
+  }
+  RD_RETURN_IF_ERROR(CheckQpInit(init));
   return std::unique_ptr<SoftQp>(new SoftQp(transport.core(), init));
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
 #include "daemon/device/soft/packet_io.h"
@@ -32,11 +33,14 @@ struct SoftQpInit {
   SourceLookup source;
 };
 
+// For QPs of every type: sizes, number and what a QP cannot be without.
+// Errors: InvalidArgument (says which, asked and limit).
+absl::Status CheckQpInit(const SoftQpInit& init);
+
 class SoftQp final : public device::Qp, public TransportQp {
  public:
   // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ outlive
-  // the QP. Errors: InvalidArgument (a value over limits.h; says which, asked and limit);
-  // Unimplemented (a type other than RC).
+  // the QP. Errors: those of CheckQpInit(); Unimplemented (a type other than RC).
   static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport,
                                                         const SoftQpInit& init);
   // Thread: control, after Deactivate() or if never activated.

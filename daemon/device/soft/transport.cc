@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/device/soft/multicast_group.h"
 #include "daemon/device/soft/transport_core.h"
 #include "daemon/device/soft/transport_qp.h"
 
@@ -28,6 +29,11 @@ void Transport::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeN
     return;
   }
   qp->OnPacket(flow, packet, now);
+}
+
+void Transport::OnMulticast(MulticastGroup& group, const Flow& flow,
+                            const wire::PacketView& packet, TimeNs now) noexcept {
+  group.Deliver(flow, packet, core_->counters, now);
 }
 
 int Transport::DoWork(TimeNs now) noexcept {

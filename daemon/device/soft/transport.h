@@ -22,6 +22,7 @@
 namespace rdmad::soft {
 
 class MrTable;
+class MulticastGroup;
 class QpTable;
 struct TransportCounters;
 struct TransportCore;
@@ -35,6 +36,9 @@ class Transport {
   // A parsed packet with a good ICRC, for any QPN but 1. Unknown QPNs, wrong addresses and states
   // are counted and dropped.
   void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept;
+  // A packet to a group that QPs of this transport are in; `flow.local` is the group's address.
+  void OnMulticast(MulticastGroup& group, const Flow& flow, const wire::PacketView& packet,
+                   TimeNs now) noexcept;
   // Timers that are due, then the active QPs in rounds, within a budget. Returns the work done.
   int DoWork(TimeNs now) noexcept;
   // kNever, or when DoWork() must run next; `now` when QPs are still active.

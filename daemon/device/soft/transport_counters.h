@@ -18,6 +18,7 @@ namespace rdmad::soft {
   X(tx_blocked, "events", "times the network took fewer packets than offered")                     \
   X(rx_packets, "packets", "packets that reached the transport")                                   \
   X(rx_payload_bytes, "bytes", "payload bytes that reached the transport")                         \
+  X(rx_multicast_packets, "packets", "packets to multicast groups that queue pairs are in")        \
   X(tx_acks, "packets", "acknowledgements sent")                                                   \
   X(rx_acks, "packets", "acknowledgements received")                                               \
   X(tx_nak_sequence, "packets", "NAKs sent because a packet was missing")                          \
@@ -51,6 +52,10 @@ namespace rdmad::soft {
   X(drop_wrong_transport, "packets", "dropped: opcode of another transport than the queue pair's") \
   X(drop_bad_pkey, "packets", "dropped: partition key does not match")                             \
   X(drop_bad_state, "packets", "dropped: the queue pair was in no state to take it")               \
+  X(drop_bad_qkey, "packets", "dropped: datagram with another QKey than the queue pair's")         \
+  X(drop_no_receive, "packets", "dropped: no receive was posted, and the sender cannot be told")   \
+  X(drop_receive_too_short, "packets",                                                             \
+    "dropped: datagram that is longer, with its 40 bytes of GRH, than the posted receive")         \
   X(drop_out_of_sequence, "packets", "dropped: behind a missing packet")                           \
   X(drop_bad_response, "packets", "dropped: response that answers nothing")
 

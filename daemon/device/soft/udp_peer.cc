@@ -5,6 +5,11 @@
 #include "daemon/base/socket_address.h"
 #include "daemon/device/soft/udp_socket.h"
 
+// Of linux/in6.h, which cannot be included beside netinet/in.h.
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
+
 namespace rdmad::soft {
 
 UdpPeer::UdpPeer(const Flow& flow, uint16_t port) noexcept {
@@ -23,13 +28,16 @@ UdpPeer::UdpPeer(const Flow& flow, uint16_t port) noexcept {
     is_v4 ? AddControl(IPPROTO_IP, IP_TTL, flow.hop_limit)
           : AddControl(IPPROTO_IPV6, IPV6_HOPLIMIT, flow.hop_limit);
   }
+  if (!is_v4 && flow.flow_label != 0) {
+    AddControl(IPPROTO_IPV6, IPV6_FLOWINFO, static_cast<int>(htonl(flow.flow_label & 0xfffff)));
+  }
 }
 
 void UdpPeer::AddControl(int level, int type, int value) noexcept {
   control_bytes_ += PutControl(control_.data() + control_bytes_, level, type, value);
 }
 
-size_t UdpPeer::CopyControl(std::span<std::byte, 2 * kIntControlBytes> out) const noexcept {
+size_t UdpPeer::CopyControl(std::span<std::byte, kMaxControlBytes> out) const noexcept {
   if (control_bytes_ != 0) std::memcpy(out.data(), control_.data(), control_bytes_);
   return control_bytes_;
 }

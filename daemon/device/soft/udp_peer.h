@@ -1,5 +1,5 @@
 // Where a packet goes and how, in the form that sendmsg wants: the peer's socket address, and
-// ancillary data for a traffic class or hop limit other than the socket's own.
+// ancillary data for a traffic class, hop limit or flow label other than the socket's own.
 //
 // Thread: any; a value.
 #pragma once
@@ -18,8 +18,9 @@ namespace rdmad::soft {
 
 class UdpPeer {
  public:
-  // Room for one int-sized control message.
+  // Room for one int-sized control message, and how many of those there may be.
   static constexpr size_t kIntControlBytes = CMSG_SPACE(sizeof(int));
+  static constexpr size_t kMaxControlBytes = 3 * kIntControlBytes;
 
   UdpPeer(const Flow& flow, uint16_t port) noexcept;
 
@@ -27,7 +28,7 @@ class UdpPeer {
   [[nodiscard]] socklen_t address_bytes() const noexcept { return address_bytes_; }
   // What msg_control needs besides a batch's UDP_SEGMENT; mostly empty. Copies the bytes to `out`,
   // returns how many.
-  size_t CopyControl(std::span<std::byte, 2 * kIntControlBytes> out) const noexcept;
+  size_t CopyControl(std::span<std::byte, kMaxControlBytes> out) const noexcept;
 
  private:
   void AddControl(int level, int type, int value) noexcept;
@@ -35,7 +36,7 @@ class UdpPeer {
   sockaddr_storage address_;
   socklen_t address_bytes_;
   size_t control_bytes_ = 0;
-  alignas(cmsghdr) std::array<std::byte, 2 * kIntControlBytes> control_;
+  alignas(cmsghdr) std::array<std::byte, kMaxControlBytes> control_;
 };
 
 // Writes one control message with an integer of `T` to `out` and returns the bytes it takes.

@@ -24,7 +24,7 @@ UdpPort::UdpPort(UniqueFd fd, const IpAddress& local, uint16_t port) noexcept
 
 bool UdpPort::SendMadPacket(const Flow& flow, std::span<const uint8_t> udp_payload) noexcept {
   const UdpPeer peer(flow, port_);
-  alignas(cmsghdr) std::array<std::byte, 2 * UdpPeer::kIntControlBytes> control;
+  alignas(cmsghdr) std::array<std::byte, UdpPeer::kMaxControlBytes> control;
   sockaddr_storage address = peer.address();
   // sendmsg does not write to what it sends, but iovec has no const.
   iovec piece = {const_cast<uint8_t*>(udp_payload.data()), udp_payload.size()};

@@ -1,6 +1,8 @@
 #include "daemon/device/soft/udp_socket.h"
 
+#include <ifaddrs.h>
 #include <linux/sock_diag.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 
@@ -12,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/socket_address.h"
+#include "daemon/base/status_macros.h"
 
 // Newer than some C libraries' headers.
 #ifndef UDP_GRO
@@ -42,6 +45,7 @@ struct IntOption {
 constexpr IntOption kIpv4Options[] = {
     {IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO, "IP_MTU_DISCOVER"},
     {IPPROTO_IP, IP_TTL, kDefaultHopLimit, "IP_TTL"},
+    {IPPROTO_IP, IP_MULTICAST_TTL, kDefaultHopLimit, "IP_MULTICAST_TTL"},
     {IPPROTO_IP, IP_TOS, 0, "IP_TOS"},
     {IPPROTO_IP, IP_RECVTOS, 1, "IP_RECVTOS"},
     {IPPROTO_UDP, UDP_GRO, 1, "UDP_GRO"},
@@ -51,6 +55,7 @@ constexpr IntOption kIpv6Options[] = {
     {IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
     {IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, "IPV6_MTU_DISCOVER"},
     {IPPROTO_IPV6, IPV6_UNICAST_HOPS, kDefaultHopLimit, "IPV6_UNICAST_HOPS"},
+    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kDefaultHopLimit, "IPV6_MULTICAST_HOPS"},
     {IPPROTO_IPV6, IPV6_TCLASS, 0, "IPV6_TCLASS"},
     {IPPROTO_IPV6, IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS"},
     {IPPROTO_UDP, UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX"},
@@ -74,6 +79,23 @@ void SetBuffer(int fd, int forced_name, int name, uint32_t bytes) noexcept {
   // The kernel doubles the value for its own overhead.
   const int value = static_cast<int>(bytes / 2);
   if (!SetInt(fd, SOL_SOCKET, forced_name, value)) SetInt(fd, SOL_SOCKET, name, value);
+}
+
+// The index of the interface that has an IPv6 address; 0 if none has.
+int InterfaceOf(const IpAddress& local) noexcept {
+  if (local.scope_id() != 0) return static_cast<int>(local.scope_id());
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return 0;
+  int index = 0;
+  for (const ifaddrs* one = list; one != nullptr && index == 0; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET6) continue;
+    const auto found = SocketAddress::FromSockaddr(one->ifa_addr, sizeof(sockaddr_in6));
+    if (found.has_value() && found->ip == local) {
+      index = static_cast<int>(::if_nametoindex(one->ifa_name));
+    }
+  }
+  ::freeifaddrs(list);
+  return index;
 }
 
 absl::Status BindError(int error, const IpAddress& local, uint16_t port) {
@@ -101,10 +123,8 @@ absl::Status BindError(int error, const IpAddress& local, uint16_t port) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> OpenUdpSocket(const IpAddress& local, uint16_t port,
+absl::StatusOr<UniqueFd> MakeUdpSocket(bool is_v4, const std::string& where,
                                        const UdpSocketOptions& options) {
-  const bool is_v4 = local.is_v4();
-  const std::string where = SocketAddress{local, port}.ToString();
   UniqueFd fd(
       ::socket(is_v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
   if (!fd.valid()) {
@@ -117,12 +137,20 @@ absl::StatusOr<UniqueFd> OpenUdpSocket(const IpAddress& local, uint16_t port,
   if (!set.ok()) return set;
   SetBuffer(fd.get(), SO_RCVBUFFORCE, SO_RCVBUF, options.receive_buffer_bytes);
   SetBuffer(fd.get(), SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
+  return fd;
+}
 
+absl::StatusOr<UniqueFd> OpenUdpSocket(const IpAddress& local, uint16_t port,
+                                       const UdpSocketOptions& options) {
+  RD_ASSIGN_OR_RETURN(UniqueFd fd, MakeUdpSocket(local.is_v4(),
+                                                 SocketAddress{local, port}.ToString(), options));
   sockaddr_storage address;
   const socklen_t bytes = SocketAddress{local, port}.ToSockaddr(&address);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
     return BindError(errno, local, port);
   }
+  // For IPv4 the source address, to which the socket is bound, decides by itself.
+  if (local.is_v6()) SetInt(fd.get(), IPPROTO_IPV6, IPV6_MULTICAST_IF, InterfaceOf(local));
   return fd;
 }
 

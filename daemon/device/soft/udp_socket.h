@@ -6,6 +6,7 @@
 //   which the ICRC must know (wire/icrc_id.h).
 // - UDP_GRO lets batches arrive whole. On IPv6 a zero checksum is accepted, since other RoCE
 // implementations send it.
+// - Multicasts go out by the interface that has the address.
 // - Buffers are as large as the kernel allows.
 //
 // Source: udp(7), ip(7), ipv6(7); measured on kernels 6.1 to 6.18.
@@ -14,6 +15,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "daemon/base/ip_address.h"
@@ -34,6 +36,10 @@ struct UdpSocketOptions {
 //         PermissionDenied, Unavailable (the kernel lacks what we need, or is out of descriptors).
 //         All name address and port.
 absl::StatusOr<UniqueFd> OpenUdpSocket(const IpAddress& local, uint16_t port,
+                                       const UdpSocketOptions& options);
+
+// The same, not bound yet. `where` is for messages. Errors: Unavailable.
+absl::StatusOr<UniqueFd> MakeUdpSocket(bool is_v4, const std::string& where,
                                        const UdpSocketOptions& options);
 
 // Datagrams that the kernel dropped because this socket's receive buffer was full (or their

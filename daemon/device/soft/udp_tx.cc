@@ -72,7 +72,7 @@ void UdpTx::StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept
   header.msg_iovlen = 0;
   header.msg_control = controls_[index].data();
   header.msg_controllen =
-      peer.CopyControl(std::span(controls_[index]).first<2 * UdpPeer::kIntControlBytes>());
+      peer.CopyControl(std::span(controls_[index]).first<UdpPeer::kMaxControlBytes>());
   header.msg_flags = 0;
 }
 

@@ -89,7 +89,7 @@ class UdpTx {
   Outcome OnSendError(int error, const Message& message) noexcept;
   void CountLost(int error, uint32_t packets) noexcept;
 
-  static constexpr size_t kControlBytes = 3 * UdpPeer::kIntControlBytes;
+  static constexpr size_t kControlBytes = UdpPeer::kMaxControlBytes + UdpPeer::kIntControlBytes;
 
   const int fd_;
   const uint16_t port_;

@@ -1,0 +1,44 @@
+#include "daemon/device/soft/multicast_group.h"
+
+#include "daemon/base/check.h"
+#include "daemon/device/soft/transport_counters.h"
+#include "daemon/device/soft/ud_qp.h"
+#include "daemon/wire/ids.h"
+
+namespace rdmad::soft {
+
+MulticastMember* MulticastGroup::Find(const UdQp& qp) noexcept {
+  for (MulticastMember* member = first_; member != nullptr; member = member->next_) {
+    if (&member->qp_ == &qp) return member;
+  }
+  return nullptr;
+}
+
+void MulticastGroup::Add(MulticastMember& member) noexcept {
+  member.again_ = Find(member.qp_) != nullptr;
+  member.next_ = first_;
+  first_ = &member;
+}
+
+void MulticastGroup::Remove(MulticastMember& member) noexcept {
+  MulticastMember** link = &first_;
+  while (*link != nullptr && *link != &member) link = &(*link)->next_;
+  RD_CHECK(*link == &member, "only who is in a group leaves it");
+  *link = member.next_;
+  if (member.again_) return;
+  // Another one takes its place.
+  if (MulticastMember* const other = Find(member.qp_)) other->again_ = false;
+}
+
+void MulticastGroup::Deliver(const Flow& flow, const wire::PacketView& packet,
+                             TransportCounters& counters, TimeNs now) noexcept {
+  Count(counters.rx_packets);
+  Count(counters.rx_payload_bytes, packet.payload.size());
+  if (packet.dest_qpn != wire::kMulticastQpn) return Count(counters.drop_unknown_qp);
+  Count(counters.rx_multicast_packets);
+  for (MulticastMember* member = first_; member != nullptr; member = member->next_) {
+    if (!member->again_) member->qp_.OnPacket(flow, packet, now);
+  }
+}
+
+}  // namespace rdmad::soft
