@@ -10,10 +10,15 @@
 #include "daemon/device/soft/limits.h"
 #include "daemon/device/soft/link_mtu.h"
 #include "daemon/device/soft/mr_table.h"
+#include "daemon/device/soft/multicast_groups.h"
+#include "daemon/device/soft/soft_ah.h"
 #include "daemon/device/soft/soft_cq.h"
 #include "daemon/device/soft/soft_mr.h"
 #include "daemon/device/soft/soft_pd.h"
 #include "daemon/device/soft/soft_qp.h"
+#include "daemon/device/soft/soft_srq.h"
+#include "daemon/device/soft/transport_core.h"
+#include "daemon/device/soft/ud_qp.h"
 #include "daemon/device/soft/udp_socket.h"
 #include "proto/shm/completion_queue.h"
 
@@ -21,10 +26,16 @@ namespace rdmad::soft {
 
 // Counts are of objects that exist.
 struct SoftDevice::Shared {
+  explicit Shared(const std::string& netdev)
+      : groups(std::make_shared<MulticastGroups>(netdev)) {}
+
   GidTable gids;
+  const std::shared_ptr<MulticastGroups> groups;
   uint32_t pds = 0;
   uint32_t cqs = 0;
   uint32_t qps = 0;
+  uint32_t srqs = 0;
+  uint32_t ahs = 0;
 };
 
 namespace {
@@ -81,25 +92,24 @@ class SoftContext final : public device::Context {
                                                        device::CompletionSink* sink) override {
     return device_.CreateCq(depth, sink);
   }
-  absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd&,
-                                                         const device::SrqInit&) override {
-    return absl::UnimplementedError(
-        absl::StrCat("create_srq: device ", device_.name(), " has no shared receive queues"));
+  absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd& pd,
+                                                         const device::SrqInit& init) override {
+    return device_.CreateSrq(pd, init);
   }
   absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
                                                        const device::QpInit& init) override {
     return device_.CreateQp(pd, init);
   }
-  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd&,
-                                                       const device::AddressVector&) override {
-    return absl::UnimplementedError("create_ah: not on this device");
+  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd& pd,
+                                                       const device::AddressVector& av) override {
+    return device_.CreateAh(pd, av);
   }
   absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
     return absl::UnimplementedError("alloc_mw: not on this device");
   }
-  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp&,
-                                                                        const IpAddress&) override {
-    return absl::UnimplementedError("attach_mcast: not on this device");
+  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(
+      device::Qp& qp, const IpAddress& group) override {
+    return device_.AttachMulticast(qp, group);
   }
 
  private:
@@ -142,8 +152,12 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.max_mr = context.path->transport().mrs().capacity() - 1;  // shared by the engine's devices
   attr.max_mr_bytes = kMaxMrBytes;
   attr.max_pd = kMaxObjects;
-  attr.max_srq = 0;
-  attr.max_srq_wr = 0;
+  attr.max_srq = kMaxObjects;
+  attr.max_srq_wr = kMaxQueueDepth;
+  attr.max_srq_sge = kMaxSge;
+  attr.max_ah = kMaxObjects;
+  attr.max_mcast_groups = MulticastGroups::kMaxGroups;
+  attr.max_mcast_qps = MulticastGroups::kMaxQpsPerGroup;
   attr.max_msg_bytes = kMaxMessageBytes;
   attr.max_qp_rd_atom = kMaxRdAtomic;
   attr.max_mtu = kMaxMtu;
@@ -178,7 +192,7 @@ SoftDevice::SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& i
     : context_(context),
       info_(info),
       attr_(MakeAttr(context, info)),
-      shared_(std::make_shared<Shared>()) {
+      shared_(std::make_shared<Shared>(info.netdev)) {
   RD_CHECK(info.node_guid != 0, "a zero GUID crashes CM libraries");
   RD_CHECK(PathMtuOf(info.mtu_bytes).has_value(), "the interface's MTU was checked");
 }
@@ -215,6 +229,8 @@ std::vector<device::CounterValue> SoftDevice::Counters() const {
     AppendUdpCounters(port->udp().counters(), &sums);
     socket_drops += SocketDrops(port->udp().fd());
   }
+  AppendUdpCounters(shared_->groups->counters(), &sums);
+  socket_drops += shared_->groups->SocketDropCount();
   sums.push_back({"udp_rx_socket_full", "messages",
                   "dropped by the kernel: the socket's receive buffer was full", socket_drops});
   return sums;
@@ -263,7 +279,34 @@ absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
   soft.source = [shared = shared_, lease](uint32_t sgid_index, SourceAddress* out) {
     return shared->gids.Lookup(sgid_index, out);
   };
+  if (init.type == device::QpType::kUd) return UdQp::Create(context_.path->transport(), soft);
   return SoftQp::Create(context_.path->transport(), soft);
+}
+
+absl::StatusOr<std::unique_ptr<device::Srq>> SoftDevice::CreateSrq(device::Pd& pd,
+                                                                   const device::SrqInit& init) {
+  RD_RETURN_IF_ERROR(CheckCount("create_srq", info_, shared_->srqs, attr_.max_srq));
+  return SoftSrq::Create(context_.path->transport().core().async, static_cast<SoftPd&>(pd), init,
+                         std::make_shared<const Lease>(shared_, &shared_->srqs));
+}
+
+absl::StatusOr<std::unique_ptr<device::Ah>> SoftDevice::CreateAh(device::Pd& pd,
+                                                                 const device::AddressVector& av) {
+  RD_RETURN_IF_ERROR(CheckCount("create_ah", info_, shared_->ahs, attr_.max_ah));
+  const auto lease = std::make_shared<const Lease>(shared_, &shared_->ahs);
+  return SoftAh::Create(static_cast<SoftPd&>(pd), av,
+                        [shared = shared_, lease](uint32_t sgid_index, SourceAddress* out) {
+                          return shared->gids.Lookup(sgid_index, out);
+                        });
+}
+
+absl::StatusOr<std::unique_ptr<device::EngineObject>> SoftDevice::AttachMulticast(
+    device::Qp& qp, const IpAddress& group) {
+  if (ports_.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("attach_mcast: device ", info_.name, " has no address"));
+  }
+  return shared_->groups->Attach(*context_.path, qp, group, ports_.front()->udp().port());
 }
 
 }  // namespace rdmad::soft

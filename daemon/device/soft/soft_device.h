@@ -72,6 +72,12 @@ class SoftDevice final : public device::Device {
   absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t depth,
                                                        device::CompletionSink* sink);
   absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd, const device::QpInit& init);
+  absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd& pd,
+                                                         const device::SrqInit& init);
+  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd& pd,
+                                                       const device::AddressVector& av);
+  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp& qp,
+                                                                        const IpAddress& group);
 
  private:
   struct Shared;  // with the objects

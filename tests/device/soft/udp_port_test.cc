@@ -513,6 +513,46 @@ TEST(UdpPort, SendsTrafficClassAndHopLimit) {
   EXPECT_EQ(ttl, 9);
 }
 
+TEST(UdpPort, SendsTrafficClassHopLimitAndFlowLabelOverIpv6) {
+  if (!testing::AddIpv6Address("fd00:4791::2")) GTEST_SKIP() << "needs a network namespace";
+  const IpAddress left = *IpAddress::Parse("::1");
+  const IpAddress right = *IpAddress::Parse("fd00:4791::2");
+  const auto port = OpenOrDie(left);
+  PlainSocket peer(right);
+  const int on = 1;
+  constexpr int kFlowInfo = 11;  // IPV6_FLOWINFO of linux/in6.h
+  ::setsockopt(peer.fd(), IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof(on));
+  ::setsockopt(peer.fd(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, &on, sizeof(on));
+  ASSERT_EQ(::setsockopt(peer.fd(), IPPROTO_IPV6, kFlowInfo, &on, sizeof(on)), 0);
+  PacketList list;
+  for (int i = 0; i < 3; ++i) list.Add(wire::Opcode::kUdSendOnly, 100);
+  Flow flow{left, right};
+  flow.traffic_class = 0x68;
+  flow.hop_limit = 9;
+  flow.flow_label = 0xabcde;
+  ASSERT_EQ(port->Send(flow, list.packets()), 3u);
+  EXPECT_EQ(port->counters().tx_packets.Get(), 3u);
+  uint8_t data[2048];
+  alignas(cmsghdr) char control[256];
+  iovec piece = {data, sizeof(data)};
+  msghdr header{};
+  header.msg_iov = &piece;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  ASSERT_GT(::recvmsg(peer.fd(), &header, MSG_DONTWAIT), 0);
+  int traffic_class = -1, hops = -1;
+  uint32_t flow_info = 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_type == IPV6_TCLASS) std::memcpy(&traffic_class, CMSG_DATA(c), sizeof(int));
+    if (c->cmsg_type == IPV6_HOPLIMIT) std::memcpy(&hops, CMSG_DATA(c), sizeof(int));
+    if (c->cmsg_type == kFlowInfo) std::memcpy(&flow_info, CMSG_DATA(c), sizeof(flow_info));
+  }
+  EXPECT_EQ(traffic_class, 0x68);
+  EXPECT_EQ(hops, 9);
+  EXPECT_EQ(ntohl(flow_info) & 0xfffff, 0xabcdeu);
+}
+
 TEST(UdpPort, ReportsThePeersTrafficClassWithoutEcn) {
   const auto port = OpenOrDie(kRight);
   PlainSocket peer(kLeft);
