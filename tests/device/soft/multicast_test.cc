@@ -214,10 +214,9 @@ TEST(UdLoopback, DatagramsToAnotherDaemonAndWithinOne) {
   SoftHost two({"127.0.0.3"}, TestPort());
   UdEnd a(one), near(one), far(two);
   ASSERT_EQ(a.Send("127.0.0.3", far.qp->qpn(), "far"), PostResult::kOk);
+  ASSERT_TRUE(TurnUntil({&one, &two}, [&] { return far.receives.all.size() == 1; }));
   ASSERT_EQ(a.Send("127.0.0.2", near.qp->qpn(), "near"), PostResult::kOk);
-  ASSERT_TRUE(TurnUntil({&one, &two}, [&] {
-    return far.receives.all.size() == 1 && near.receives.all.size() == 1;
-  }));
+  ASSERT_TRUE(TurnUntil({&one, &two}, [&] { return near.receives.all.size() == 1; }));
   EXPECT_EQ(far.Text(0), "far");
   EXPECT_EQ(near.Text(0), "near");
   EXPECT_EQ(one.Counter("udp_tx_packets"), 1u);
