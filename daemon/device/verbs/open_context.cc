@@ -1,6 +1,5 @@
 #include "daemon/device/verbs/open_context.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <cerrno>
@@ -9,14 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/device/verbs/non_blocking.h"
 
 namespace rdmad::verbs {
 namespace {
-
-bool MakeNonBlocking(int fd) noexcept {
-  const int flags = ::fcntl(fd, F_GETFL);
-  return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
-}
 
 std::string MemlockText() {
   rlimit limit{};
@@ -65,7 +60,7 @@ absl::StatusOr<std::shared_ptr<OpenContext>> OpenContext::Open(ibv_device* devic
     return VerbsError("create_comp_channel", name, error);
   }
   std::shared_ptr<OpenContext> open(new OpenContext(hw, channel, attr, *path));
-  if (!MakeNonBlocking(hw->async_fd) || !MakeNonBlocking(channel->fd)) {
+  if (!SetNonBlocking(hw->async_fd) || !SetNonBlocking(channel->fd)) {
     return VerbsError("open_device", name, errno);
   }
   return open;

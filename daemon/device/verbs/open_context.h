@@ -22,14 +22,15 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
+#include "daemon/device/verbs/window_table.h"
 
 namespace rdmad::verbs {
 
 class VerbsDataPath;
 
 // In the order of destruction.
-enum class HardwareKind : uint8_t { kQp, kSrq, kCq, kMr, kPd };
-inline constexpr size_t kHardwareKinds = 5;
+enum class HardwareKind : uint8_t { kMulticast, kMw, kQp, kSrq, kCq, kAh, kMr, kPd };
+inline constexpr size_t kHardwareKinds = 8;
 
 // The kernel's half of an object.
 class HardwareObject {
@@ -68,6 +69,8 @@ class OpenContext {
   // The engine's: set once, by Die().
   [[nodiscard]] bool dead() const noexcept { return dead_; }
   void Die() noexcept { dead_ = true; }
+  // The engine's.
+  [[nodiscard]] WindowTable& windows() noexcept { return windows_; }
 
  private:
   OpenContext(ibv_context* hw, ibv_comp_channel* channel, const device::DeviceAttr& attr,
@@ -80,6 +83,7 @@ class OpenContext {
   const device::DeviceAttr attr_;
   VerbsDataPath& path_;
   std::array<std::set<HardwareObject*>, kHardwareKinds> objects_;
+  WindowTable windows_;
   bool dead_ = false;
 };
 

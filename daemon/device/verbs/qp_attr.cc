@@ -15,6 +15,8 @@ static_assert(uint32_t{device::kQpAttrAv} == uint32_t{IBV_QP_AV} &&
 static_assert(static_cast<int>(device::QpState::kErr) == IBV_QPS_ERR &&
               static_cast<int>(device::Mtu::k4096) == IBV_MTU_4096);
 
+}  // namespace
+
 device::AddressVector FromIbv(const ibv_ah_attr& ah) noexcept {
   device::AddressVector av;
   Gid gid;
@@ -46,8 +48,6 @@ ibv_ah_attr ToIbv(const device::AddressVector& av, uint8_t port) noexcept {
   ah.port_num = port;
   return ah;
 }
-
-}  // namespace
 
 QpAttr FromIbv(const ibv_qp_attr& attr, uint32_t mask) noexcept {
   QpAttr out;

@@ -12,6 +12,9 @@
 
 namespace rdmad::verbs {
 
+[[nodiscard]] device::AddressVector FromIbv(const ibv_ah_attr& ah) noexcept;
+[[nodiscard]] ibv_ah_attr ToIbv(const device::AddressVector& av, uint8_t port) noexcept;
+
 // What `mask` (ibv_qp_attr_mask) names; bits that we do not know are left out.
 [[nodiscard]] device::QpAttr FromIbv(const ibv_qp_attr& attr, uint32_t mask) noexcept;
 // What attr.mask names. `*mask` becomes the ibv_qp_attr_mask.

@@ -42,6 +42,10 @@ bool CarriesUdParam(rdma_cm_event_type type) noexcept {
   return type == RDMA_CM_EVENT_CONNECT_REQUEST || type == RDMA_CM_EVENT_ESTABLISHED;
 }
 
+bool IsMulticast(rdma_cm_event_type type) noexcept {
+  return type == RDMA_CM_EVENT_MULTICAST_JOIN || type == RDMA_CM_EVENT_MULTICAST_ERROR;
+}
+
 }  // namespace
 
 absl::Status CmStatus(int error, Einval einval, const std::string& what) {
@@ -124,7 +128,21 @@ std::optional<device::CmEvent> FromRdma(const rdma_cm_event& event, bool datagra
   device::CmEvent to;
   to.type = static_cast<device::CmEventType>(event.event);
   to.status = event.status;
-  if (datagram && CarriesUdParam(event.event)) to.param = FromRdma(event.param.ud);
+  const rdma_ud_param& ud = event.param.ud;
+  if (datagram && CarriesUdParam(event.event)) {
+    to.param = FromRdma(ud);
+    // A request does not say: the answer goes to where it came from.
+    if (ud.ah_attr.is_global != 0) to.av = FromIbv(ud.ah_attr);
+  }
+  if (IsMulticast(event.event)) {
+    // librdmacm puts the caller's context here.
+    to.multicast_cookie = reinterpret_cast<uintptr_t>(ud.private_data);
+    if (event.event == RDMA_CM_EVENT_MULTICAST_JOIN) {
+      to.param.qpn = ud.qp_num;
+      to.param.qkey = ud.qkey;
+      to.av = FromIbv(ud.ah_attr);
+    }
+  }
   if (!datagram && CarriesConnParam(event.event)) to.param = FromRdma(event.param.conn);
   return to;
 }

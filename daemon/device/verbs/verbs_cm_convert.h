@@ -32,9 +32,9 @@ enum class Einval : uint8_t { kArgument, kState };
 // A later kernel may report what is no value of the enum, which must not be read as one.
 [[nodiscard]] uint32_t EventType(const rdma_cm_event& event) noexcept;
 
-// Everything but `new_endpoint` and `path_mtu`; nothing of it refers to `event`. nullopt: an event
-// of a later kernel. `datagram`: the id is of port space UDP, whose messages carry other
-// parameters.
+// Everything but `new_endpoint` and `path_mtu`, and without scopes; nothing of it refers to
+// `event`. nullopt: an event of a later kernel. `datagram`: the id is of port space UDP, whose
+// messages carry other parameters.
 [[nodiscard]] std::optional<device::CmEvent> FromRdma(const rdma_cm_event& event, bool datagram);
 
 // What rdma_init_qp_attr() computed. It names the port in the address vector only, and a GID has no

@@ -410,6 +410,7 @@ void VerbsCmEndpoint::ReleaseRemoved() {
   local_ = local();
   peer_ = peer();
   rdma_destroy_id(std::exchange(id_, nullptr));
+  groups_.clear();
   state_ = State::kRemoved;
 }
 
@@ -446,6 +447,7 @@ bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
       state_ = State::kEstablished;
       if (is_datagram()) {
         remote_qpn_ = event->param.qpn;
+        event->av.dest = event->av.dest.WithScope(peer().ip.scope_id());
       } else {
         event->path_mtu = path_mtu();
       }
@@ -461,10 +463,11 @@ bool VerbsCmEndpoint::OnReported(device::CmEvent* event) {
     case CmEventType::kTimewaitExit:
       state_ = State::kClosed;
       break;
-    case CmEventType::kDeviceRemoval:  // released already
-    case CmEventType::kConnectRequest:
     case CmEventType::kMulticastJoin:
     case CmEventType::kMulticastError:
+      return OnMulticast(event);
+    case CmEventType::kDeviceRemoval:  // released already
+    case CmEventType::kConnectRequest:
     case CmEventType::kAddrChange:
       break;
   }

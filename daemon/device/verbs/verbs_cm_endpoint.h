@@ -34,9 +34,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/base/unique_fd.h"
 #include "daemon/device/connection_manager.h"
 #include "daemon/device/verbs/verbs_cm_convert.h"
 #include "daemon/device/verbs/verbs_connection_manager.h"
@@ -67,12 +69,10 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   absl::Status NotifyCommEstablished() override;
   // Options as in rdma_set_option(3), level RDMA_OPTION_ID. Unimplemented: another option.
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
-  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
-    return absl::UnimplementedError("join_multicast: not on this device");
-  }
-  absl::Status LeaveMulticast(const SocketAddress&) override {
-    return absl::UnimplementedError("leave_multicast: not on this device");
-  }
+  // FailedPrecondition: the port space is not UDP, or the id is not bound to a device.
+  absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags,
+                             uint64_t cookie) override;
+  absl::Status LeaveMulticast(const SocketAddress& group) override;
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override;
 
   device::Device* device() const noexcept override;
@@ -114,6 +114,14 @@ class VerbsCmEndpoint : public device::CmEndpoint {
     kRemoved,
   };
 
+  struct Group {
+    SocketAddress address;
+    uint64_t cookie;
+    bool asked;       // the answer has not been delivered
+    bool by_kernel;   // it has joined, or is about to
+    UniqueFd member;  // without the kernel's help; empty if only to send
+  };
+
   static const char* Name(State state) noexcept;
   // OK if the id is there and in `state`.
   absl::Status Require(const char* call, State state) const;
@@ -129,6 +137,10 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   // The state that the event leads to; false: the event is not for the sink.
   bool OnReported(device::CmEvent* event);
   void OnAddrResolved(device::CmEvent* event);
+  // What the kernel does for IPv4, for a group of IPv6.
+  absl::Status JoinWithoutKernel(const SocketAddress& group, bool send_only, uint64_t cookie);
+  absl::Status LeaveInKernel(const Group& group);
+  bool OnMulticast(device::CmEvent* event);
   bool is_datagram() const noexcept { return space_ == device::PortSpace::kUdp; }
 
   VerbsConnectionManager* const manager_;
@@ -138,6 +150,7 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   absl::Status unusable_;
   State state_ = State::kIdle;
   uint32_t remote_qpn_ = 0;
+  std::vector<Group> groups_;
   // What the id knew last, for when it is released.
   SocketAddress local_;
   SocketAddress peer_;

@@ -14,6 +14,7 @@
 #include "daemon/base/socket_address.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/base/unique_fd.h"
+#include "daemon/device/verbs/non_blocking.h"
 #include "daemon/device/verbs/verbs_cm_convert.h"
 #include "daemon/device/verbs/verbs_cm_endpoint.h"
 
@@ -66,10 +67,7 @@ absl::Status VerbsConnectionManager::Open() {
   if (channel_ != nullptr) return absl::OkStatus();
   Channel channel(rdma_create_event_channel());
   if (channel == nullptr) return NoChannel(errno);
-  const int flags = ::fcntl(channel->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    return absl::ErrnoToStatus(errno, "rdma_cm: fcntl");
-  }
+  if (!SetNonBlocking(channel->fd)) return absl::ErrnoToStatus(errno, "rdma_cm: fcntl");
   RD_RETURN_IF_ERROR(wake_.Watch(channel->fd));
   channel_ = std::move(channel);
   return absl::OkStatus();

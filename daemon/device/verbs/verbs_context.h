@@ -28,17 +28,11 @@ class VerbsContext final : public device::Context {
                                                          const device::SrqInit& init) override;
   absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
                                                        const device::QpInit& init) override;
-  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd&,
-                                                       const device::AddressVector&) override {
-    return absl::UnimplementedError("create_ah: not on this device");
-  }
-  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
-    return absl::UnimplementedError("alloc_mw: not on this device");
-  }
-  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp&,
-                                                                        const IpAddress&) override {
-    return absl::UnimplementedError("attach_mcast: not on this device");
-  }
+  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd& pd,
+                                                       const device::AddressVector& av) override;
+  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd) override;
+  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(
+      device::Qp& qp, const IpAddress& group) override;
 
  private:
   const std::shared_ptr<OpenContext> open_;

@@ -8,8 +8,11 @@
 
 #include "absl/status/status.h"
 #include "daemon/base/check.h"
+#include "daemon/device/verbs/verbs_ah.h"
 #include "daemon/device/verbs/verbs_cq.h"
+#include "daemon/device/verbs/verbs_mw.h"
 #include "daemon/device/verbs/verbs_qp.h"
+#include "daemon/device/verbs/verbs_srq.h"
 
 namespace rdmad::verbs {
 namespace {
@@ -19,10 +22,6 @@ constexpr device::TimeNs kTakeEventsEveryNs = 2'000;  // a system call each time
 constexpr int kPollAtOnce = 32;
 constexpr int kPollBudget = 256;  // completions of one CQ per turn
 constexpr int kEventBudget = 64;  // of one descriptor per look
-
-// A slot's number: index below, generation above.
-constexpr uint32_t kIndexBits = 20;
-constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
 
 // What epoll tells: the context, and in the lowest bit which of its descriptors.
 constexpr uintptr_t kAsyncBit = 1;
@@ -87,23 +86,9 @@ void VerbsDataPath::Kill(OpenContext& context, device::TimeNs) noexcept {
     cq->hot = false;
     return true;
   });
-  for (const QpSlot& slot : slots_) {
-    if (slot.qp != nullptr && &slot.qp->context() == &context) slot.qp->Die();
-  }
-}
-
-uint32_t VerbsDataPath::AddQp(VerbsQp& qp) noexcept {
-  uint32_t index;
-  if (free_slots_.empty()) {
-    index = static_cast<uint32_t>(slots_.size());
-    RD_CHECK(index <= kIndexMask, "no device has as many QPs");
-    slots_.emplace_back();
-  } else {
-    index = free_slots_.back();
-    free_slots_.pop_back();
-  }
-  slots_[index].qp = &qp;
-  return slots_[index].generation << kIndexBits | index;
+  qps_.ForEach([&context](VerbsQp& qp) {
+    if (&qp.context() == &context) qp.Die();
+  });
 }
 
 void VerbsDataPath::RemoveQp(VerbsQp& qp, uint32_t slot) noexcept {
@@ -111,17 +96,13 @@ void VerbsDataPath::RemoveQp(VerbsQp& qp, uint32_t slot) noexcept {
     batch_qp_ = nullptr;
     batch_count_ = batch_sges_ = 0;
   }
-  QpSlot& entry = slots_[slot & kIndexMask];
-  entry.qp = nullptr;
-  entry.generation = (entry.generation + 1) & (UINT32_MAX >> kIndexBits);
-  free_slots_.push_back(slot & kIndexMask);
+  qps_.Remove(slot);
 }
 
-VerbsQp* VerbsDataPath::Find(uint64_t wr_id) const noexcept {
-  const auto slot = static_cast<uint32_t>(wr_id >> 32);
-  const uint32_t index = slot & kIndexMask;
-  if (index >= slots_.size() || slots_[index].generation != slot >> kIndexBits) return nullptr;
-  return slots_[index].qp;
+void VerbsDataPath::NoteBindsTo(const OpenContext& context, uint32_t lkey) noexcept {
+  qps_.ForEach([&](VerbsQp& qp) {
+    if (&qp.context() == &context) qp.NoteBindsUnderWay(lkey);
+  });
 }
 
 void VerbsDataPath::AddCq(VerbsCq& cq) noexcept {
@@ -142,15 +123,19 @@ void VerbsDataPath::Heat(VerbsCq& cq, device::TimeNs now) noexcept {
   hot_.push_back(&cq);
 }
 
+void VerbsDataPath::Drain(VerbsCq& cq, device::TimeNs now) noexcept {
+  if (cq.active && !cq.context().dead()) PollCq(cq, now);
+}
+
 // ---- posting ----
 
-void VerbsDataPath::AppendSend(VerbsQp& qp, uint64_t wr_id, const device::SendWr& wr,
+void VerbsDataPath::AppendSend(VerbsQp& qp, uint64_t number, const device::SendWr& wr,
                                ibv_wr_opcode opcode, unsigned int flags) noexcept {
   if (batch_qp_ != &qp || batch_count_ == kMaxBatch) FlushSends();
   batch_qp_ = &qp;
   ibv_send_wr& out = batch_wrs_[batch_count_];
   out = {};
-  out.wr_id = wr_id;
+  out.wr_id = number;
   out.sg_list = &batch_sge_pool_[batch_sges_];
   out.opcode = opcode;
   out.send_flags = flags;
@@ -168,12 +153,25 @@ void VerbsDataPath::AppendSend(VerbsQp& qp, uint64_t wr_id, const device::SendWr
     }
     out.num_sge = static_cast<int>(wr.sges.size());
   }
-  if (opcode == IBV_WR_SEND_WITH_INV || opcode == IBV_WR_LOCAL_INV) {
-    out.invalidate_rkey = wr.imm_be;
-  } else {
-    out.imm_data = wr.imm_be;
+  switch (opcode) {
+    case IBV_WR_SEND_WITH_INV:
+    case IBV_WR_LOCAL_INV:
+      out.invalidate_rkey = wr.imm_be;
+      break;
+    case IBV_WR_BIND_MW: {
+      WindowTable& windows = qp.context().windows();
+      out.bind_mw = {windows.FindWindow(wr.rkey)->hw(),
+                     wr.rkey,
+                     {windows.FindRegion(wr.bind_lkey), wr.remote_addr, wr.compare_add,
+                      static_cast<unsigned int>(wr.swap)}};
+      break;
+    }
+    default:
+      out.imm_data = wr.imm_be;
   }
-  if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+  if (qp.type() == device::QpType::kUd) {
+    out.wr.ud = {static_cast<const VerbsAh*>(wr.ah)->hw(), wr.remote_qpn, wr.remote_qkey};
+  } else if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     out.wr.atomic = {wr.remote_addr, wr.compare_add, wr.swap, wr.rkey};
   } else {
     out.wr.rdma = {wr.remote_addr, wr.rkey};
@@ -188,7 +186,7 @@ void VerbsDataPath::FlushSends() noexcept {
   batch_sges_ = 0;
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(qp->hw(), batch_wrs_.data(), &bad) == 0) return;
-  qp->OnSendRefused((bad != nullptr ? bad : batch_wrs_.data())->wr_id);
+  qp->OnSendRefused(bad != nullptr ? *bad : batch_wrs_.front());
 }
 
 // ---- a turn ----
@@ -238,14 +236,21 @@ int VerbsDataPath::PollCq(VerbsCq& cq, device::TimeNs now) noexcept {
   while (total < kPollBudget) {
     const int count = ibv_poll_cq(cq.hw(), kPollAtOnce, wcs);
     if (count <= 0) break;  // below 0: the CQ is broken, of which an async event tells
-    for (int i = 0; i < count; ++i) {
-      if (VerbsQp* const qp = Find(wcs[i].wr_id)) qp->OnCompletion(wcs[i]);
-    }
+    for (int i = 0; i < count; ++i) Dispatch(wcs[i]);
     total += count;
     if (count < kPollAtOnce) break;
   }
   if (total != 0) cq.last_completion = now;
   return total;
+}
+
+void VerbsDataPath::Dispatch(const ibv_wc& wc) noexcept {
+  const uint32_t slot = SlotOf(wc.wr_id);
+  if (KindOf(wc.wr_id) != WrKind::kSrqRecv) {
+    if (VerbsQp* const qp = qps_.Find(slot)) qp->OnCompletion(wc);
+  } else if (VerbsSrq* const srq = srqs_.Find(slot)) {
+    srq->OnCompletion(PositionOf(wc.wr_id), wc);
+  }
 }
 
 bool VerbsDataPath::Cool(VerbsCq& cq, device::TimeNs now) noexcept {
@@ -291,40 +296,46 @@ int VerbsDataPath::TakeAsyncEvents(OpenContext& context, device::TimeNs now) noe
     ibv_async_event event;
     if (ibv_get_async_event(context.hw(), &event) != 0) break;
     ++count;
-    switch (event.event_type) {
-      case IBV_EVENT_QP_FATAL:
-      case IBV_EVENT_QP_REQ_ERR:
-      case IBV_EVENT_QP_ACCESS_ERR:
-      case IBV_EVENT_COMM_EST:
-      case IBV_EVENT_SQ_DRAINED:
-      case IBV_EVENT_QP_LAST_WQE_REACHED: {
-        // Alive until the event is acknowledged.
-        const auto& qp = *static_cast<VerbsQp*>(event.element.qp->qp_context);
-        sink_.OnAsyncEvent(
-            {static_cast<device::AsyncEventType>(event.event_type), qp.owner_token(), qp.qpn()});
-        break;
-      }
-      case IBV_EVENT_CQ_ERR:
-        for (const QpSlot& slot : slots_) {
-          if (slot.qp == nullptr || &slot.qp->context() != &context) continue;
-          if (slot.qp->send_cq().hw() != event.element.cq &&
-              slot.qp->recv_cq().hw() != event.element.cq) {
-            continue;
-          }
-          sink_.OnAsyncEvent(
-              {device::AsyncEventType::kQpFatal, slot.qp->owner_token(), slot.qp->qpn()});
-        }
-        break;
-      case IBV_EVENT_DEVICE_FATAL:
-        fatal = true;
-        break;
-      default:
-        break;  // ports and GIDs: control listens for itself
-    }
+    fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+    OnAsyncEvent(event, context);
     ibv_ack_async_event(&event);
   }
   if (fatal) Kill(context, now);
   return count;
+}
+
+// What an event is about is alive until the event is acknowledged: destroying it waits for that.
+void VerbsDataPath::OnAsyncEvent(const ibv_async_event& event,
+                                 const OpenContext& context) noexcept {
+  const auto type = static_cast<device::AsyncEventType>(event.event_type);
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_QP_LAST_WQE_REACHED: {
+      const auto& qp = *static_cast<VerbsQp*>(event.element.qp->qp_context);
+      sink_.OnAsyncEvent({type, qp.owner_token(), qp.qpn()});
+      break;
+    }
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+    case IBV_EVENT_SRQ_ERR: {
+      auto& srq = *static_cast<VerbsSrq*>(event.element.srq->srq_context);
+      if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED) srq.OnLimitReached();
+      sink_.OnAsyncEvent({type, srq.owner_token(), 0});
+      break;
+    }
+    case IBV_EVENT_CQ_ERR:
+      qps_.ForEach([&](const VerbsQp& qp) {
+        if (&qp.context() != &context) return;
+        if (qp.send_cq().hw() != event.element.cq && qp.recv_cq().hw() != event.element.cq) return;
+        sink_.OnAsyncEvent({device::AsyncEventType::kQpFatal, qp.owner_token(), qp.qpn()});
+      });
+      break;
+    default:
+      break;  // ports, GIDs and the device itself: control listens for itself
+  }
 }
 
 }  // namespace rdmad::verbs

@@ -25,25 +25,21 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/device.h"
 #include "daemon/device/verbs/open_context.h"
+#include "daemon/device/verbs/wr_number.h"
 #include "proto/shm/work_queue.h"
 
 namespace rdmad::verbs {
 
 class VerbsCq;
 class VerbsQp;
-
-// Which QP a completion belongs to. A slot is reused, its generation is not soon, so that a
-// completion that the hardware still had of a QP that is gone finds nobody.
-struct QpSlot {
-  VerbsQp* qp = nullptr;
-  uint32_t generation = 0;
-};
+class VerbsSrq;
 
 class VerbsDataPath final : public device::DataPath {
  public:
   static constexpr uint32_t kMaxBatch = 32;
 
-  // `sink` hears of QPs' asynchronous events; it outlives the path. Errors: the kernel's.
+  // `sink` hears of asynchronous events of QPs and SRQs; it outlives the path. Errors: the
+  // kernel's.
   static absl::StatusOr<std::unique_ptr<VerbsDataPath>> Create(device::AsyncSink* sink);
   ~VerbsDataPath() override;
 
@@ -58,15 +54,22 @@ class VerbsDataPath final : public device::DataPath {
   // The device is gone: all work of the context flushes, and its hardware is not touched again.
   void Kill(OpenContext& context, device::TimeNs now) noexcept;
 
-  // Gives the QP a slot; the upper half of its wr_ids.
-  uint32_t AddQp(VerbsQp& qp) noexcept;
+  // Give a slot, which the numbers of its WRs have (wr_number.h).
+  uint32_t AddQp(VerbsQp& qp) noexcept { return qps_.Add(qp); }
   void RemoveQp(VerbsQp& qp, uint32_t slot) noexcept;
+  uint32_t AddSrq(VerbsSrq& srq) noexcept { return srqs_.Add(srq); }
+  void RemoveSrq(uint32_t slot) noexcept { srqs_.Remove(slot); }
+  // Windows of the context that QPs may be binding to the region at this moment are taken for bound
+  // to it.
+  void NoteBindsTo(const OpenContext& context, uint32_t lkey) noexcept;
   void AddCq(VerbsCq& cq) noexcept;
   void RemoveCq(VerbsCq& cq) noexcept;
   void Heat(VerbsCq& cq, device::TimeNs now) noexcept;
+  // Takes what the hardware has completed by now.
+  void Drain(VerbsCq& cq, device::TimeNs now) noexcept;
 
-  // Takes a send that the QP has checked. `wr_id` is the hardware's.
-  void AppendSend(VerbsQp& qp, uint64_t wr_id, const device::SendWr& wr, ibv_wr_opcode opcode,
+  // Takes a send that the QP has checked.
+  void AppendSend(VerbsQp& qp, uint64_t number, const device::SendWr& wr, ibv_wr_opcode opcode,
                   unsigned int flags) noexcept;
   void FlushSends() noexcept;
 
@@ -82,14 +85,15 @@ class VerbsDataPath final : public device::DataPath {
   int TakeEvents(device::TimeNs now) noexcept;
   int TakeCompletionEvents(OpenContext& context, device::TimeNs now) noexcept;
   int TakeAsyncEvents(OpenContext& context, device::TimeNs now) noexcept;
-  VerbsQp* Find(uint64_t wr_id) const noexcept;
+  void Dispatch(const ibv_wc& wc) noexcept;
+  void OnAsyncEvent(const ibv_async_event& event, const OpenContext& context) noexcept;
 
   device::AsyncSink& sink_;
   const UniqueFd epoll_fd_;
   const int epoll_number_;
   std::vector<OpenContext*> contexts_;
-  std::vector<QpSlot> slots_;
-  std::vector<uint32_t> free_slots_;
+  SlotTable<VerbsQp> qps_;
+  SlotTable<VerbsSrq> srqs_;
   std::vector<VerbsCq*> hot_;
   device::TimeNs events_taken_at_ = 0;
 

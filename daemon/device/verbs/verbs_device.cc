@@ -1,7 +1,6 @@
 #include "daemon/device/verbs/verbs_device.h"
 
 #include <endian.h>
-#include <fcntl.h>
 #include <net/if.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/device/verbs/hw_counters.h"
+#include "daemon/device/verbs/non_blocking.h"
 #include "daemon/device/verbs/verbs_context.h"
 #include "proto/shm/completion_queue.h"
 #include "proto/shm/work_queue.h"
@@ -44,8 +44,15 @@ device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port) 
   attr.max_mr = Positive(hw.max_mr);
   attr.max_mr_bytes = hw.max_mr_size;
   attr.max_pd = Positive(hw.max_pd);
-  attr.max_srq = 0;  // not served yet
-  attr.max_srq_wr = 0;
+  attr.max_srq = Positive(hw.max_srq);
+  attr.max_srq_wr = std::min(Positive(hw.max_srq_wr), shm::kMaxQueueDepth);
+  attr.max_srq_sge = std::min(Positive(hw.max_srq_sge), shm::kMaxSge);
+  attr.max_ah = Positive(hw.max_ah);
+  constexpr unsigned int kType2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  attr.max_mw = (hw.device_cap_flags & kType2) != 0 ? Positive(hw.max_mw) : 0;
+  attr.max_mcast_groups = Positive(hw.max_mcast_grp);
+  attr.max_mcast_qps = Positive(hw.max_mcast_qp_attach);
+  attr.atomic_capability = static_cast<uint32_t>(hw.atomic_cap);
   attr.max_msg_bytes = port.max_msg_sz;
   attr.max_qp_rd_atom = Positive(hw.max_qp_rd_atom);
   attr.max_mtu = MtuOf(port.max_mtu);
@@ -63,8 +70,7 @@ absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(ibv_device* devic
   ibv_port_attr port{};
   int error = ibv_query_device(hw, &attr);
   if (error == 0) error = ibv_query_port(hw, kPort, &port);
-  const int flags = ::fcntl(hw->async_fd, F_GETFL);
-  if (error == 0 && ::fcntl(hw->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) error = errno;
+  if (error == 0 && !SetNonBlocking(hw->async_fd)) error = errno;
   if (error != 0) {
     ibv_close_device(hw);
     return VerbsError("query_device", name, error);

@@ -13,6 +13,10 @@
 #include "daemon/base/status_macros.h"
 #include "daemon/device/verbs/qp_attr.h"
 #include "daemon/device/verbs/verbs_data_path.h"
+#include "daemon/device/verbs/verbs_mw.h"
+#include "daemon/device/verbs/verbs_srq.h"
+#include "daemon/device/verbs/wr_convert.h"
+#include "daemon/device/verbs/wr_number.h"
 #include "proto/shm/completion_queue.h"
 
 namespace rdmad::verbs {
@@ -24,81 +28,6 @@ using device::QpState;
 using device::Wc;
 using device::WcOpcode;
 using device::WcStatus;
-using device::WrOpcode;
-
-// The lower half of a wr_id: kind in the top two bits, position below.
-constexpr uint32_t kPositionMask = (1u << 30) - 1;
-constexpr uint32_t kKindSend = 0;
-constexpr uint32_t kKindRecv = 1;
-constexpr uint32_t kKindDrained = 2;  // posted by us behind everything else
-
-static_assert(static_cast<int>(WcStatus::kRetryExcErr) == IBV_WC_RETRY_EXC_ERR &&
-              static_cast<int>(WcStatus::kGeneralErr) == IBV_WC_GENERAL_ERR &&
-              static_cast<int>(WcOpcode::kRecvRdmaWithImm) == IBV_WC_RECV_RDMA_WITH_IMM);
-
-struct Operation {
-  ibv_wr_opcode posted;
-  WcOpcode completed;
-};
-
-std::optional<Operation> OperationOf(WrOpcode opcode, device::QpType type) noexcept {
-  const bool rc = type == device::QpType::kRc;
-  const bool connected = type != device::QpType::kUd;
-  switch (opcode) {
-    case WrOpcode::kSend:
-      return Operation{IBV_WR_SEND, WcOpcode::kSend};
-    case WrOpcode::kSendWithImm:
-      return Operation{IBV_WR_SEND_WITH_IMM, WcOpcode::kSend};
-    case WrOpcode::kSendWithInv:
-      if (rc) return Operation{IBV_WR_SEND_WITH_INV, WcOpcode::kSend};
-      break;
-    case WrOpcode::kRdmaWrite:
-      if (connected) return Operation{IBV_WR_RDMA_WRITE, WcOpcode::kRdmaWrite};
-      break;
-    case WrOpcode::kRdmaWriteWithImm:
-      if (connected) return Operation{IBV_WR_RDMA_WRITE_WITH_IMM, WcOpcode::kRdmaWrite};
-      break;
-    case WrOpcode::kRdmaRead:
-      if (rc) return Operation{IBV_WR_RDMA_READ, WcOpcode::kRdmaRead};
-      break;
-    case WrOpcode::kCompareSwap:
-      if (rc) return Operation{IBV_WR_ATOMIC_CMP_AND_SWP, WcOpcode::kCompSwap};
-      break;
-    case WrOpcode::kFetchAdd:
-      if (rc) return Operation{IBV_WR_ATOMIC_FETCH_AND_ADD, WcOpcode::kFetchAdd};
-      break;
-    case WrOpcode::kLocalInv:
-      if (rc) return Operation{IBV_WR_LOCAL_INV, WcOpcode::kLocalInv};
-      break;
-    case WrOpcode::kBindMw:
-      break;
-  }
-  return std::nullopt;
-}
-
-WcStatus StatusOf(ibv_wc_status status) noexcept {
-  return status <= IBV_WC_GENERAL_ERR ? static_cast<WcStatus>(status) : WcStatus::kGeneralErr;
-}
-
-uint8_t FlagsOf(const ibv_wc& wc) noexcept {
-  uint8_t flags = 0;
-  if ((wc.wc_flags & IBV_WC_WITH_IMM) != 0) flags |= shm::kCqeWithImm;
-  if ((wc.wc_flags & IBV_WC_WITH_INV) != 0) flags |= shm::kCqeWithInv;
-  if ((wc.wc_flags & IBV_WC_GRH) != 0) flags |= shm::kCqeGrh;
-  return flags;
-}
-
-ibv_qp_type TypeOf(device::QpType type) noexcept {
-  switch (type) {
-    case device::QpType::kRc:
-      return IBV_QPT_RC;
-    case device::QpType::kUc:
-      return IBV_QPT_UC;
-    case device::QpType::kUd:
-      return IBV_QPT_UD;
-  }
-  return IBV_QPT_RC;
-}
 
 absl::Status CheckAtMost(const char* name, uint32_t asked, uint32_t limit) {
   if (asked <= limit) return absl::OkStatus();
@@ -125,10 +54,9 @@ absl::StatusOr<std::unique_ptr<VerbsQp>> VerbsQp::Create(std::shared_ptr<OpenCon
   const device::DeviceAttr& attr = context->attr();
   RD_RETURN_IF_ERROR(CheckAtMost("max_send_wr", init.cap.max_send_wr, attr.max_qp_wr));
   RD_RETURN_IF_ERROR(CheckAtMost("max_send_sge", init.cap.max_send_sge, attr.max_sge));
-  RD_RETURN_IF_ERROR(CheckAtMost("max_recv_wr", init.cap.max_recv_wr, attr.max_qp_wr));
-  RD_RETURN_IF_ERROR(CheckAtMost("max_recv_sge", init.cap.max_recv_sge, attr.max_sge));
-  if (init.srq != nullptr) {
-    return absl::UnimplementedError("create_qp: no shared receive queues on verbs devices yet");
+  if (init.srq == nullptr) {
+    RD_RETURN_IF_ERROR(CheckAtMost("max_recv_wr", init.cap.max_recv_wr, attr.max_qp_wr));
+    RD_RETURN_IF_ERROR(CheckAtMost("max_recv_sge", init.cap.max_recv_sge, attr.max_sge));
   }
   auto& send_cq = static_cast<VerbsCq&>(*init.send_cq);
   auto& recv_cq = static_cast<VerbsCq&>(*init.recv_cq);
@@ -138,9 +66,13 @@ absl::StatusOr<std::unique_ptr<VerbsQp>> VerbsQp::Create(std::shared_ptr<OpenCon
   hw_init.qp_type = TypeOf(init.type);
   hw_init.sq_sig_all = 0;  // each WR says so itself
   hw_init.cap.max_send_wr = std::max(init.cap.max_send_wr, 1u);
-  hw_init.cap.max_recv_wr = init.cap.max_recv_wr;
   hw_init.cap.max_send_sge = std::max(init.cap.max_send_sge, 1u);
-  hw_init.cap.max_recv_sge = init.cap.max_recv_sge;
+  if (init.srq != nullptr) {
+    hw_init.srq = static_cast<VerbsSrq&>(*init.srq).hw();
+  } else {
+    hw_init.cap.max_recv_wr = init.cap.max_recv_wr;
+    hw_init.cap.max_recv_sge = init.cap.max_recv_sge;
+  }
   hw_init.cap.max_inline_data = init.cap.max_inline_bytes;
   // One place more, for the mark behind refused sends.
   const uint32_t mark_places = hw_init.cap.max_send_wr < attr.max_qp_wr ? 1 : 0;
@@ -148,6 +80,7 @@ absl::StatusOr<std::unique_ptr<VerbsQp>> VerbsQp::Create(std::shared_ptr<OpenCon
   ibv_qp* const hw = ibv_create_qp(pd, &hw_init);
   if (hw == nullptr) return context->Error("create_qp", errno);
   hw_init.cap.max_send_wr -= mark_places;
+  if (init.srq != nullptr) hw_init.cap.max_recv_wr = hw_init.cap.max_recv_sge = 0;
   std::unique_ptr<VerbsQp> qp(new VerbsQp(std::move(context), init, Granted(hw_init.cap)));
   qp->hw_ = hw;
   qp->qpn_ = hw->qp_num;
@@ -163,6 +96,7 @@ VerbsQp::VerbsQp(std::shared_ptr<OpenContext> context, const device::QpInit& ini
       cap_(cap),
       send_cq_(static_cast<VerbsCq&>(*init.send_cq)),
       recv_cq_(static_cast<VerbsCq&>(*init.recv_cq)),
+      srq_(static_cast<VerbsSrq*>(init.srq)),
       send_mask_(std::bit_ceil(std::max(cap.max_send_wr, 1u)) - 1),
       recv_mask_(std::bit_ceil(std::max(cap.max_recv_wr, 1u)) - 1),
       sends_(std::make_unique<SendEntry[]>(size_t{send_mask_} + 1)),
@@ -180,16 +114,26 @@ void VerbsQp::CloseHardware() noexcept {
 
 void VerbsQp::Activate(device::TimeNs) noexcept {
   slot_ = context_->path().AddQp(*this);
+  if (srq_ != nullptr) srq_->AddQp(*this);
   active_ = true;
 }
 
-void VerbsQp::Deactivate(device::TimeNs) noexcept {
+void VerbsQp::Deactivate(device::TimeNs now) noexcept {
+  if (!context_->dead()) {
+    NoteBindsUnderWay(std::nullopt);
+    context_->windows().CloseBoundBy(*this);
+  }
   context_->path().RemoveQp(*this, slot_);
+  if (srq_ != nullptr) LeaveSrq(now);
   active_ = false;
 }
 
-uint64_t VerbsQp::WrId(uint32_t kind, uint32_t position) const noexcept {
-  return uint64_t{slot_} << 32 | kind << 30 | (position & kPositionMask);
+// What it holds of the SRQ's comes back by the completions that it still makes.
+void VerbsQp::LeaveSrq(device::TimeNs now) noexcept {
+  srq_->RemoveQp(*this);
+  if (context_->dead() || state_ == QpState::kReset) return;
+  if (state_ != QpState::kErr) EnterError();
+  context_->path().Drain(recv_cq_, now);
 }
 
 // ---- posting ----
@@ -203,7 +147,18 @@ PostResult VerbsQp::CheckSend(const device::SendWr& wr) const noexcept {
   if (bytes > context_->attr().max_msg_bytes || wr.inline_bytes > cap_.max_inline_bytes) {
     return PostResult::kTooLong;
   }
-  return PostResult::kOk;
+  // In the error state it needs no address: it goes nowhere.
+  const bool addressed = init_.type != device::QpType::kUd || wr.ah != nullptr;
+  return addressed || state_ == QpState::kErr ? PostResult::kOk : PostResult::kBadOpcode;
+}
+
+bool VerbsQp::CanBind(const device::SendWr& wr) const noexcept {
+  constexpr uint64_t kRemote =
+      device::kAccessRemoteWrite | device::kAccessRemoteRead | device::kAccessRemoteAtomic;
+  const VerbsMw* const window = context_->windows().FindWindow(wr.rkey);
+  return window != nullptr && window->hw() != nullptr && (wr.swap & ~kRemote) == 0 &&
+         wr.sges.empty() && wr.inline_bytes == 0 &&
+         context_->windows().FindRegion(wr.bind_lkey) != nullptr;
 }
 
 PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexcept {
@@ -211,23 +166,40 @@ PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexc
   if (checked != PostResult::kOk) return checked;
   const std::optional<Operation> operation = OperationOf(wr.opcode, init_.type);
   if (!operation) return PostResult::kBadOpcode;
-  sends_[send_tail_ & send_mask_] = {wr.wr_id, operation->completed};
+  const bool binds = operation->posted == IBV_WR_BIND_MW;
+  if (binds || operation->posted == IBV_WR_LOCAL_INV) ++window_changes_;
+  sends_[send_tail_ & send_mask_] = {wr.wr_id, operation->completed, binds ? wr.rkey : wr.imm_be,
+                                     wr.bind_lkey};
   const uint32_t position = send_tail_++;
   if (context_->dead() || sends_drained_) {
     FinishSend(WcStatus::kWrFlushErr);
-    return PostResult::kOk;
+  } else if (sends_refused_) {
+    // flushes with the others
+  } else if (init_.type == device::QpType::kUd && wr.ah == nullptr) {
+    RefuseSend(position, WcStatus::kWrFlushErr, now);
+  } else if (binds && !CanBind(wr)) {
+    RefuseSend(position, WcStatus::kMwBindErr, now);
+  } else {
+    Append(position, wr, operation->posted, now);
   }
-  if (sends_refused_) return PostResult::kOk;  // flushes with the others
-  unsigned int flags = 0;
-  if (init_.signal_all || (wr.flags & shm::kWorkSignaled) != 0) flags |= IBV_SEND_SIGNALED;
-  if ((wr.flags & shm::kWorkSolicited) != 0) flags |= IBV_SEND_SOLICITED;
-  if ((wr.flags & shm::kWorkFence) != 0) flags |= IBV_SEND_FENCE;
-  context_->path().AppendSend(*this, WrId(kKindSend, position), wr, operation->posted, flags);
-  context_->path().Heat(send_cq_, now);
   return PostResult::kOk;
 }
 
+void VerbsQp::Append(uint32_t position, const device::SendWr& wr, ibv_wr_opcode opcode,
+                     device::TimeNs now) noexcept {
+  VerbsDataPath& path = context_->path();
+  path.AppendSend(*this, MakeWrNumber(slot_, WrKind::kSend, position), wr, opcode,
+                  SendFlagsOf(wr, init_.signal_all));
+  if (opcode == IBV_WR_BIND_MW) {
+    // The driver reads the window's present key when it gets the WR.
+    path.FlushSends();
+    if (!sends_refused_) context_->windows().FindWindow(wr.rkey)->OnBindPosted(wr.rkey);
+  }
+  path.Heat(send_cq_, now);
+}
+
 PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept {
+  if (srq_ != nullptr) return PostResult::kBadOpcode;
   if (state_ < QpState::kInit) return PostResult::kWrongState;
   if (recv_tail_ - recv_head_ >= cap_.max_recv_wr) return PostResult::kQueueFull;
   if (wr.sges.size() > cap_.max_recv_sge) return PostResult::kTooManySges;
@@ -246,7 +218,7 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
     sges[i] = {wr.sges[i].addr, wr.sges[i].length_bytes, wr.sges[i].lkey};
   }
   ibv_recv_wr hw_wr{};
-  hw_wr.wr_id = WrId(kKindRecv, position);
+  hw_wr.wr_id = MakeWrNumber(slot_, WrKind::kRecv, position);
   hw_wr.sg_list = sges.data();
   hw_wr.num_sge = static_cast<int>(wr.sges.size());
   ibv_recv_wr* bad = nullptr;
@@ -259,24 +231,43 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
   return PostResult::kOk;
 }
 
-void VerbsQp::OnSendRefused(uint64_t wr_id) noexcept {
+void VerbsQp::OnSendRefused(const ibv_send_wr& refused) noexcept {
+  ibv_ah* const ah = init_.type == device::QpType::kUd ? refused.wr.ud.ah : nullptr;
+  MarkRefused(PositionOf(refused.wr_id), WcStatus::kLocQpOpErr, ah);
+}
+
+void VerbsQp::RefuseSend(uint32_t position, WcStatus status, device::TimeNs now) noexcept {
+  context_->path().FlushSends();
+  if (sends_refused_) return;  // one before it
+  // Without an address there is no mark, so what the hardware has done is seen before.
+  if (init_.type == device::QpType::kUd) context_->path().Drain(send_cq_, now);
+  MarkRefused(position, status, nullptr);
+  context_->path().Heat(send_cq_, now);
+}
+
+void VerbsQp::MarkRefused(uint32_t position, WcStatus status, ibv_ah* ah) noexcept {
   sends_refused_ = true;
-  EnterError();
-  const uint32_t refused = static_cast<uint32_t>(wr_id) & kPositionMask;
+  refused_status_ = status;
+  if (state_ != QpState::kErr) EnterError();
   ibv_send_wr mark{};
-  mark.wr_id = WrId(kKindDrained, refused);
+  mark.wr_id = MakeWrNumber(slot_, WrKind::kDrained, position);
   mark.opcode = IBV_WR_SEND;
   mark.send_flags = IBV_SEND_SIGNALED;
+  mark.wr.ud.ah = ah;
   ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(hw_, &mark, &bad) != 0) OnDrained(refused);
+  const bool markable = init_.type != device::QpType::kUd || ah != nullptr;
+  if (!markable || ibv_post_send(hw_, &mark, &bad) != 0) OnDrained(position);
 }
 
 void VerbsQp::OnDrained(uint32_t refused) noexcept {
   sends_drained_ = true;
   // What the hardware did before without a word had asked for none.
   const uint32_t ahead = (refused - send_head_) & kPositionMask;
-  if (ahead < send_tail_ - send_head_) send_head_ += ahead;
-  WcStatus status = WcStatus::kLocQpOpErr;
+  if (ahead < send_tail_ - send_head_) {
+    SettleWindows(send_head_ + ahead, true);
+    send_head_ += ahead;
+  }
+  WcStatus status = refused_status_;
   while (send_head_ != send_tail_) {
     FinishSend(status);
     status = WcStatus::kWrFlushErr;
@@ -294,116 +285,6 @@ void VerbsQp::EnterError() noexcept {
 void VerbsQp::TakeOverRecvs(uint32_t from) noexcept {
   if (std::exchange(recvs_are_ours_, true)) return;
   recvs_in_hardware_end_ = from;
-}
-
-// ---- completing ----
-
-void VerbsQp::OnCompletion(const ibv_wc& wc) noexcept {
-  const uint32_t low = static_cast<uint32_t>(wc.wr_id);
-  const uint32_t position = low & kPositionMask;
-  switch (low >> 30) {
-    case kKindSend:
-      OnSendDone(position, wc);
-      break;
-    case kKindRecv:
-      OnRecvDone(position, wc);
-      break;
-    case kKindDrained:
-      OnDrained(position);
-      break;
-    default:
-      break;
-  }
-}
-
-void VerbsQp::OnSendDone(uint32_t position, const ibv_wc& wc) noexcept {
-  const uint32_t ahead = (position - send_head_) & kPositionMask;
-  if (ahead >= send_tail_ - send_head_) return;  // done already; a driver at fault
-  const uint32_t done = send_head_ + ahead;
-  const SendEntry& entry = sends_[done & send_mask_];
-  Wc out{};
-  out.wr_id = entry.wr_id;
-  out.status = StatusOf(wc.status);
-  out.opcode = entry.opcode;
-  out.byte_len = wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0;
-  out.qpn = qpn_;
-  out.vendor_err = wc.vendor_err;
-  out.wqe_count = done + 1;
-  out.qp_cookie = init_.cookie;
-  // Those before it were done without a completion.
-  send_head_ = done + 1;
-  send_cq_.sink().OnCompletion(out);
-  NoteStatus(wc.status);
-}
-
-void VerbsQp::OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept {
-  if (recv_head_ == recv_tail_ || ((position - recv_head_) & kPositionMask) != 0) return;
-  const bool good = wc.status == IBV_WC_SUCCESS;
-  Wc out{};
-  out.wr_id = recvs_[recv_head_ & recv_mask_];
-  out.status = StatusOf(wc.status);
-  out.opcode =
-      good && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM ? WcOpcode::kRecvRdmaWithImm : WcOpcode::kRecv;
-  out.flags = static_cast<uint8_t>(shm::kCqeRecvQueue | (good ? FlagsOf(wc) : 0));
-  out.solicited = true;  // the hardware does not say; a wake-up too many is none too few
-  out.byte_len = good ? wc.byte_len : 0;
-  out.imm_be = good ? wc.imm_data : 0;
-  out.qpn = qpn_;
-  out.src_qpn = good ? wc.src_qp : 0;
-  out.vendor_err = wc.vendor_err;
-  out.qp_cookie = init_.cookie;
-  ++recv_head_;
-  recv_cq_.sink().OnCompletion(out);
-  NoteStatus(wc.status);
-  FlushOwnRecvs();
-}
-
-void VerbsQp::FinishSend(WcStatus status) noexcept {
-  const SendEntry& entry = sends_[send_head_ & send_mask_];
-  Wc out{};
-  out.wr_id = entry.wr_id;
-  out.status = status;
-  out.opcode = entry.opcode;
-  out.qpn = qpn_;
-  out.wqe_count = ++send_head_;
-  out.qp_cookie = init_.cookie;
-  send_cq_.sink().OnCompletion(out);
-}
-
-void VerbsQp::FinishRecv(WcStatus status) noexcept {
-  Wc out{};
-  out.wr_id = recvs_[recv_head_ & recv_mask_];
-  out.status = status;
-  out.opcode = WcOpcode::kRecv;
-  out.flags = shm::kCqeRecvQueue;
-  out.solicited = true;
-  out.qpn = qpn_;
-  out.qp_cookie = init_.cookie;
-  ++recv_head_;
-  recv_cq_.sink().OnCompletion(out);
-}
-
-// A connected QP that completes anything but successfully has entered the error state. It is told
-// so once more: a receive may have been posted when the hardware had flushed already.
-void VerbsQp::NoteStatus(ibv_wc_status status) noexcept {
-  if (status == IBV_WC_SUCCESS || init_.type == device::QpType::kUd || recvs_are_ours_) return;
-  EnterError();
-}
-
-void VerbsQp::FlushOwnRecvs() noexcept {
-  if (!recvs_are_ours_ || recv_head_ != recvs_in_hardware_end_) return;
-  while (recv_head_ != recv_tail_) FinishRecv(WcStatus::kWrFlushErr);
-  recvs_in_hardware_end_ = recv_head_;
-}
-
-void VerbsQp::FlushAll() noexcept {
-  while (send_head_ != send_tail_) FinishSend(WcStatus::kWrFlushErr);
-  while (recv_head_ != recv_tail_) FinishRecv(WcStatus::kWrFlushErr);
-}
-
-void VerbsQp::Die() noexcept {
-  if (state_ != QpState::kReset) state_ = QpState::kErr;
-  FlushAll();
 }
 
 // ---- states ----
@@ -436,6 +317,8 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
 
 // What the hardware has forgotten; completions that are still in its queue find no QP.
 void VerbsQp::Forget() noexcept {
+  NoteBindsUnderWay(std::nullopt);
+  window_changes_ = 0;
   send_head_ = send_tail_ = 0;
   recv_head_ = recv_tail_ = 0;
   sends_refused_ = sends_drained_ = recvs_are_ours_ = false;

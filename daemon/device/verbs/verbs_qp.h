@@ -9,8 +9,10 @@
 // hardware does by itself:
 //   error     receives that are posted to a QP in the error state are flushed here, behind those
 //             that the hardware flushes: rxe's never hear of them.
-//   refused   the driver takes a WR of a batch not although it was checked (out of memory): the QP
-//             moves to the error state; what was posted before flushes first, then the refused ones
+//   refused   the driver takes a WR of a batch not although it was checked (out of memory), or it
+//   is
+//             not for the driver (a bind of a window that is not there): the QP moves to the error
+//             state; what was posted before flushes first, then the refused ones
 //             and all that follow, until the QP is reset.
 //   dead      the device is gone: everything flushes at once, and so does what is posted later.
 //
@@ -21,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
@@ -28,6 +31,8 @@
 #include "daemon/device/verbs/verbs_cq.h"
 
 namespace rdmad::verbs {
+
+class VerbsSrq;
 
 class VerbsQp final : public device::Qp, public HardwareObject {
  public:
@@ -52,23 +57,41 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   [[nodiscard]] OpenContext& context() const noexcept { return *context_; }
   [[nodiscard]] VerbsCq& send_cq() const noexcept { return send_cq_; }
   [[nodiscard]] VerbsCq& recv_cq() const noexcept { return recv_cq_; }
+  [[nodiscard]] device::QpType type() const noexcept { return init_.type; }  // any thread
   [[nodiscard]] uint64_t owner_token() const noexcept { return init_.owner_token; }
   void OnCompletion(const ibv_wc& wc) noexcept;
-  // The chain was posted but for the send with this wr_id and those after it.
-  void OnSendRefused(uint64_t wr_id) noexcept;
+  // Of its SRQ's; `wr_id` is the application's.
+  void OnSrqRecvDone(uint64_t wr_id, const ibv_wc& wc) noexcept { Receive(wr_id, wc); }
+  // The chain was posted but for this send and those after it.
+  void OnSendRefused(const ibv_send_wr& refused) noexcept;
+  // The windows of binds (to the region `lkey`, or all) that are posted and not known to be done
+  // are taken for bound.
+  void NoteBindsUnderWay(std::optional<uint32_t> lkey) noexcept;
   void Die() noexcept;
 
  private:
   struct SendEntry {
     uint64_t wr_id;
     device::WcOpcode opcode;
+    uint32_t key;  // kBindMw, kLocalInv
+    uint32_t bind_lkey;
   };
 
   VerbsQp(std::shared_ptr<OpenContext> context, const device::QpInit& init,
           const device::QpCap& cap);
 
   device::PostResult CheckSend(const device::SendWr& wr) const noexcept;
-  uint64_t WrId(uint32_t kind, uint32_t position) const noexcept;
+  bool CanBind(const device::SendWr& wr) const noexcept;
+  void Append(uint32_t position, const device::SendWr& wr, ibv_wr_opcode opcode,
+              device::TimeNs now) noexcept;
+  void LeaveSrq(device::TimeNs now) noexcept;
+  void Receive(uint64_t wr_id, const ibv_wc& wc) noexcept;
+  // The send at `position`, the last one, is not for the hardware.
+  void RefuseSend(uint32_t position, device::WcStatus status, device::TimeNs now) noexcept;
+  // `ah`: where a UD's mark would go; null: it has none.
+  void MarkRefused(uint32_t position, device::WcStatus status, ibv_ah* ah) noexcept;
+  // Sends before `end` are done; all but perhaps the last one well.
+  void SettleWindows(uint32_t end, bool last_succeeded) noexcept;
   void OnSendDone(uint32_t position, const ibv_wc& wc) noexcept;
   void OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept;
   // The hardware has nothing any more of what stands before `refused`: that one fails, the rest
@@ -92,6 +115,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   const device::QpCap cap_;
   VerbsCq& send_cq_;
   VerbsCq& recv_cq_;
+  VerbsSrq* const srq_;  // null: it has a receive queue of its own
   ibv_qp* hw_ = nullptr;
   uint32_t qpn_ = 0;
   uint32_t slot_ = 0;
@@ -107,7 +131,9 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   uint32_t send_tail_ = 0;  // next
   uint32_t recv_head_ = 0;
   uint32_t recv_tail_ = 0;
+  uint32_t window_changes_ = 0;  // binds and invalidations between send_head_ and send_tail_
   bool sends_refused_ = false;
+  device::WcStatus refused_status_ = device::WcStatus::kLocQpOpErr;  // of the first one
   bool sends_drained_ = false;  // with sends_refused_: the hardware has none any more
   bool recvs_are_ours_ = false;
   uint32_t recvs_in_hardware_end_ = 0;  // with recvs_are_ours_: the hardware has those before

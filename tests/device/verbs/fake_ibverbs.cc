@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -25,7 +26,15 @@ int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
     }
     uint32_t bytes = 0;
     for (int i = 0; i < wr->num_sge; ++i) bytes += wr->sg_list[i].length;
-    fake->sends.push_back({wr->wr_id, wr->opcode, wr->send_flags, bytes});
+    PostedSend sent{wr->wr_id, wr->opcode, wr->send_flags, bytes};
+    sent.invalidates = wr->invalidate_rkey;
+    if (wr->opcode == IBV_WR_BIND_MW) {
+      sent.bind = wr->bind_mw;
+      sent.bind_from = wr->bind_mw.mw->rkey;
+    }
+    if (fake->qp.qp_type == IBV_QPT_UD)
+      sent.ud = {wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey};
+    fake->sends.push_back(sent);
   }
   return 0;
 }
@@ -36,6 +45,28 @@ int PostRecv(ibv_qp*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     return ENOMEM;
   }
   for (; wr != nullptr; wr = wr->next) fake->recvs.push_back(wr->wr_id);
+  return 0;
+}
+
+int PostSrqRecv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  if (fake->refuse_recvs) {
+    *bad = wr;
+    return ENOMEM;
+  }
+  for (; wr != nullptr; wr = wr->next) fake->srq_recvs.push_back(wr->wr_id);
+  return 0;
+}
+
+ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {
+  ++fake->open_objects;
+  ++fake->windows;
+  return new ibv_mw{pd->context, pd, fake->next_window_key += 0x100, 0, type};
+}
+
+int DeallocMw(ibv_mw* mw) {
+  --fake->windows;
+  delete mw;
+  --fake->open_objects;
   return 0;
 }
 
@@ -64,6 +95,9 @@ FakeIbverbs::FakeIbverbs() {
   context.async_fd = async_pipe[0];
   context.ops.post_send = PostSend;
   context.ops.post_recv = PostRecv;
+  context.ops.post_srq_recv = PostSrqRecv;
+  context.ops.alloc_mw = AllocMw;
+  context.ops.dealloc_mw = DeallocMw;
   context.ops.poll_cq = PollCqOp;
   context.ops.req_notify_cq = ArmCq;
 }
@@ -92,8 +126,9 @@ void FakeIbverbs::RaiseCompletionEvent() {
   RD_CHECK(::write(channel_pipe[1], "c", 1) == 1);
 }
 
-void FakeIbverbs::RaiseDeviceFatal() {
-  RD_CHECK(::write(async_pipe[1], "f", 1) == 1);
+void FakeIbverbs::RaiseAsync(ibv_event_type type) {
+  const auto byte = static_cast<char>(type);
+  RD_CHECK(::write(async_pipe[1], &byte, 1) == 1);
 }
 
 int FakeIbverbs::PollCq(int count, ibv_wc* wcs) {
@@ -142,7 +177,8 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 }
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t, unsigned int) {
   ++FakeIbverbs::Get().open_objects;
-  return new ibv_mr{pd->context, pd, addr, length, 1, 11, 12};
+  const uint32_t lkey = FakeIbverbs::Get().next_lkey++;
+  return new ibv_mr{pd->context, pd, addr, length, 1, lkey, lkey + 1};
 }
 int ibv_dereg_mr(ibv_mr* mr) {
   delete mr;
@@ -167,7 +203,51 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   fake.qp.context = pd->context;
   fake.qp.qp_num = 0x77;
   fake.qp.qp_type = init->qp_type;
+  fake.qp.srq = init->srq;
   return &fake.qp;
+}
+ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  ++fake.open_objects;
+  fake.srq.context = pd->context;
+  init->attr.max_wr = std::bit_ceil(init->attr.max_wr);
+  return &fake.srq;
+}
+int ibv_destroy_srq(ibv_srq*) {
+  return Destroy();
+}
+int ibv_modify_srq(ibv_srq*, ibv_srq_attr* attr, int mask) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  if (fake.modify_error != 0) return fake.modify_error;
+  if (mask == IBV_SRQ_LIMIT) fake.srq_limit = attr->srq_limit;
+  return 0;
+}
+ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  if (fake.create_ah_error != 0) {
+    errno = fake.create_ah_error;
+    return nullptr;
+  }
+  ++fake.open_objects;
+  fake.ah_attr = *attr;
+  return new ibv_ah{pd->context, pd, 1};
+}
+int ibv_destroy_ah(ibv_ah* ah) {
+  delete ah;
+  return Destroy();
+}
+int ibv_attach_mcast(ibv_qp*, const ibv_gid* gid, uint16_t) {
+  FakeIbverbs::Get().attached = *gid;
+  ++FakeIbverbs::Get().open_objects;
+  return 0;
+}
+int ibv_detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
+  return Destroy();
+}
+ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, size_t, uint32_t, size_t) {
+  entries[0] = {};
+  entries[0].ndev_ifindex = FakeIbverbs::Get().ifindex;
+  return 1;
 }
 int ibv_destroy_qp(ibv_qp*) {
   return Destroy();
@@ -180,8 +260,9 @@ int ibv_modify_qp(ibv_qp*, ibv_qp_attr* attr, int mask) {
 }
 int ibv_query_qp(ibv_qp*, ibv_qp_attr* attr, int, ibv_qp_init_attr*) {
   *attr = {};
-  attr->qp_state =
-      FakeIbverbs::Get().moves.empty() ? IBV_QPS_RESET : FakeIbverbs::Get().moves.back();
+  const FakeIbverbs& fake = FakeIbverbs::Get();
+  attr->qp_state = fake.moves.empty() ? IBV_QPS_RESET : fake.moves.back();
+  if (fake.entered) attr->qp_state = *fake.entered;
   return 0;
 }
 int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
@@ -196,7 +277,12 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   char byte;
   if (::read(context->async_fd, &byte, 1) != 1) return -1;
   *event = {};
-  event->event_type = IBV_EVENT_DEVICE_FATAL;
+  event->event_type = static_cast<ibv_event_type>(byte);
+  if (event->event_type == IBV_EVENT_SRQ_ERR || event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED) {
+    event->element.srq = &FakeIbverbs::Get().srq;
+  } else {
+    event->element.qp = &FakeIbverbs::Get().qp;
+  }
   return 0;
 }
 void ibv_ack_async_event(ibv_async_event*) {}

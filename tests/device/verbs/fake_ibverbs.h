@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 namespace rdmad::testing {
@@ -18,6 +19,10 @@ struct PostedSend {
   ibv_wr_opcode opcode;
   unsigned int flags;
   uint32_t bytes;
+  uint32_t invalidates = 0;
+  decltype(ibv_send_wr::bind_mw) bind{};
+  uint32_t bind_from = 0;  // the window's key when the driver got the WR
+  decltype(ibv_send_wr::wr.ud) ud{};
 };
 
 class FakeIbverbs {
@@ -34,18 +39,28 @@ class FakeIbverbs {
                 ibv_wc_opcode opcode = IBV_WC_SEND, uint32_t byte_len = 0);
   // As the hardware does for a CQ that is armed.
   void RaiseCompletionEvent();
-  void RaiseDeviceFatal();
+  void RaiseAsync(ibv_event_type type);
 
   // What was posted, in order; `posts` counts doorbells.
   std::vector<PostedSend> sends;
   std::vector<uint64_t> recvs;
+  std::vector<uint64_t> srq_recvs;
   int posts = 0;
   // The next chain of sends is taken up to this many; then ENOMEM.
   uint32_t sends_taken = UINT32_MAX;
   bool refuse_recvs = false;
   std::vector<ibv_qp_state> moves;
+  std::optional<ibv_qp_state> entered;  // by the hardware itself, without having been told to
   int modify_error = 0;
   int arms = 0;
+  uint32_t srq_limit = 0;
+  int create_ah_error = 0;
+  ibv_ah_attr ah_attr{};
+  ibv_gid attached{};
+  uint32_t ifindex = 0;
+  uint32_t next_lkey = 11;
+  uint32_t next_window_key = 0;
+  int windows = 0;       // that are allocated
   int open_objects = 0;  // of all kinds that the library has made and not destroyed
 
   // For the functions of the library.
@@ -54,6 +69,7 @@ class FakeIbverbs {
   ibv_context context{};
   ibv_cq cq{};
   ibv_qp qp{};
+  ibv_srq srq{};
   int channel_pipe[2];
   int async_pipe[2];
 

@@ -92,6 +92,39 @@ TEST(VerbsCmConvert, ADatagramEventHasOtherParameters) {
   EXPECT_EQ(event->param.qkey, 0x01234567u);
 }
 
+TEST(VerbsCmConvert, ADatagramEventSaysHowThePeerIsReached) {
+  const IpAddress peer = IpAddress::FromV4(192, 0, 2, 9);
+  rdma_cm_event raw{};
+  raw.event = RDMA_CM_EVENT_ESTABLISHED;
+  raw.param.ud.ah_attr.is_global = 1;
+  raw.param.ud.ah_attr.grh.sgid_index = 3;
+  std::memcpy(raw.param.ud.ah_attr.grh.dgid.raw, peer.gid().data(), peer.gid().size());
+  const std::optional<device::CmEvent> event = FromRdma(raw, true);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->av.dest, peer);
+  EXPECT_EQ(event->av.sgid_index, 3u);
+}
+
+TEST(VerbsCmConvert, AMulticastEventHasTheCookieForItsPrivateData) {
+  rdma_cm_event raw{};
+  raw.event = RDMA_CM_EVENT_MULTICAST_JOIN;
+  raw.param.ud.private_data = reinterpret_cast<void*>(uintptr_t{0xfeed});
+  raw.param.ud.private_data_len = 8;
+  raw.param.ud.qp_num = 0xffffff;
+  raw.param.ud.qkey = 0x01234567;
+  std::optional<device::CmEvent> event = FromRdma(raw, true);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->multicast_cookie, 0xfeedu);
+  EXPECT_EQ(event->param.qpn, 0xffffffu);
+  EXPECT_EQ(event->param.qkey, 0x01234567u);
+  EXPECT_TRUE(event->param.private_data.empty());
+  raw.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+  event = FromRdma(raw, true);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->multicast_cookie, 0xfeedu);
+  EXPECT_EQ(event->param.qpn, 0u);
+}
+
 TEST(VerbsCmConvert, ParametersOfEventsThatCarryNoneAreNotRead) {
   const std::string data = "not sent";
   const std::optional<device::CmEvent> event =

@@ -374,8 +374,62 @@ TEST_F(VerbsCmTest, DatagramPortSpaceFindsThePeersQp) {
   ASSERT_TRUE(Hear(connecting, CmEventType::kEstablished));
   EXPECT_EQ(connecting.events.back().param.qpn, 0x123u);
   EXPECT_EQ(connecting.events.back().param.qkey, init.qkey);
+  EXPECT_EQ(connecting.events.back().av.dest, rxe_.v4);
   EXPECT_EQ(Text(connecting.events.back().param.private_data), "me");
   EXPECT_EQ(connecting.endpoint->remote_qpn(), 0x123u);
+}
+
+class VerbsCmMulticast : public VerbsCmFamilies {
+ protected:
+  SocketAddress group() const {
+    if (!GetParam()) return {IpAddress::FromV4(239, 77, 0, 1), 0};
+    return {IpAddress::FromV6({0xff, 0x05, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 1}), 0};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, VerbsCmMulticast, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Ipv6" : "Ipv4"; });
+
+TEST_P(VerbsCmMulticast, JoiningTellsHowTheGroupIsReached) {
+  constexpr uint64_t kCookie = 0xfeedf00d12345678;
+  Party party(*manager_, PortSpace::kUdp);
+  ASSERT_OK(party.endpoint->BindAddr({address(), 0}));
+  ASSERT_OK(party.endpoint->JoinMulticast(group(), 0, kCookie));
+  EXPECT_TRUE(absl::IsAlreadyExists(party.endpoint->JoinMulticast(group(), 0, 2)));
+  ASSERT_TRUE(Hear(party, CmEventType::kMulticastJoin));
+  const CmEvent& joined = party.events.back();
+  EXPECT_EQ(joined.status, 0);
+  EXPECT_EQ(joined.multicast_cookie, kCookie);
+  EXPECT_EQ(joined.av.dest, group().ip);
+  EXPECT_TRUE(joined.av.is_global);
+  EXPECT_EQ(joined.param.qpn, 0xffffffu);
+  EXPECT_EQ(joined.param.qkey, 0x01234567u);
+  ASSERT_OK(party.endpoint->LeaveMulticast(group()));
+  EXPECT_TRUE(absl::IsNotFound(party.endpoint->LeaveMulticast(group())));
+  // And again; what is not left goes with the endpoint.
+  ASSERT_OK(party.endpoint->JoinMulticast(group(), 0, kCookie));
+  ASSERT_TRUE(Pump([&] { return party.events.size() == 2; }));
+}
+
+TEST_P(VerbsCmMulticast, WhatIsLeftBeforeItsAnswerIsNotHeardOf) {
+  Party party(*manager_, PortSpace::kUdp);
+  ASSERT_OK(party.endpoint->BindAddr({address(), 0}));
+  ASSERT_OK(party.endpoint->JoinMulticast(group(), 0, 1));
+  ASSERT_OK(party.endpoint->LeaveMulticast(group()));
+  ASSERT_OK(party.endpoint->JoinMulticast(group(), 0, 2));
+  ASSERT_TRUE(Hear(party, CmEventType::kMulticastJoin));
+  ASSERT_EQ(party.events.size(), 1u);
+  EXPECT_EQ(party.events[0].multicast_cookie, 2u);
+}
+
+TEST_F(VerbsCmTest, OnlyADatagramIdOnADeviceJoinsAGroup) {
+  const SocketAddress group{IpAddress::FromV4(239, 77, 0, 1), 0};
+  Party connected(*manager_, PortSpace::kTcp);
+  ASSERT_OK(connected.endpoint->BindAddr({rxe_.v4, 0}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(connected.endpoint->JoinMulticast(group, 0, 1)));
+  Party unbound(*manager_, PortSpace::kUdp);
+  EXPECT_TRUE(absl::IsFailedPrecondition(unbound.endpoint->JoinMulticast(group, 0, 1)));
+  ASSERT_OK(unbound.endpoint->BindAddr({rxe_.v4, 0}));
+  EXPECT_TRUE(absl::IsInvalidArgument(unbound.endpoint->JoinMulticast({rxe_.v4, 0}, 0, 1)));
 }
 
 // Takes the device away and brings it back.

@@ -4,13 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <cstdint>
 #include <vector>
 
-#include "daemon/device/verbs/verbs_context.h"
-#include "daemon/device/verbs/verbs_qp.h"
-#include "proto/shm/completion_queue.h"
-#include "tests/device/verbs/fake_ibverbs.h"
+#include "tests/device/verbs/verbs_data_path_testing.h"
 #include "tests/support/status_testing.h"
 
 namespace rdmad::verbs {
@@ -18,100 +15,13 @@ namespace {
 
 using device::PostResult;
 using device::QpState;
-using device::WcStatus;
-using testing::FakeIbverbs;
 
-class RecordingSink final : public device::CompletionSink, public device::AsyncSink {
- public:
-  void OnCompletion(const device::Wc& wc) noexcept override { wcs.push_back(wc); }
-  void OnAsyncEvent(const device::AsyncEvent& event) noexcept override { events.push_back(event); }
-
-  // "id:status:wqe_count", of sends; "id:status" of receives.
-  std::vector<std::string> Take() {
-    std::vector<std::string> taken;
-    for (const device::Wc& wc : wcs) {
-      std::string text = std::to_string(wc.wr_id) + ":" + std::to_string(int(wc.status));
-      if ((wc.flags & shm::kCqeRecvQueue) == 0) text += ":" + std::to_string(wc.wqe_count);
-      taken.push_back(text);
-    }
-    wcs.clear();
-    return taken;
-  }
-
-  std::vector<device::Wc> wcs;
-  std::vector<device::AsyncEvent> events;
-};
-
-using Strings = std::vector<std::string>;
-
-class VerbsDataPathTest : public ::testing::Test {
+class VerbsDataPathTest : public VerbsObjectsTest {
  protected:
   void SetUp() override {
-    device::DeviceAttr attr;
-    attr.max_qp_wr = 1024;
-    attr.max_sge = 4;
-    attr.max_cqe = 1024;
-    attr.max_msg_bytes = 1 << 20;
-    attr.max_mr_bytes = 1 << 30;
-    ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_));
-    ASSERT_OK_AND_ASSIGN(open_, OpenContext::Open(lib_.device(), attr, path_.get()));
-    context_ = std::make_unique<VerbsContext>(open_);
-    context_->Activate(now_);
-    ASSERT_OK_AND_ASSIGN(pd_, context_->AllocPd());
-    ASSERT_OK_AND_ASSIGN(cq_, context_->CreateCq(64, &sink_));
-    cq_->Activate(now_);
-    device::QpInit init;
-    init.send_cq = init.recv_cq = cq_.get();
-    init.cap = {.max_send_wr = 8,
-                .max_recv_wr = 4,
-                .max_send_sge = 2,
-                .max_recv_sge = 2,
-                .max_inline_bytes = 64};
-    init.cookie = 5;
-    init.owner_token = 99;
-    ASSERT_OK_AND_ASSIGN(qp_, context_->CreateQp(*pd_, init));
-    qp_->Activate(now_);
+    VerbsObjectsTest::SetUp();
+    MakeQp();
   }
-  void TearDown() override {
-    qp_->Deactivate(now_);
-    cq_->Deactivate(now_);
-    context_->Deactivate(now_);
-    qp_.reset();
-    cq_.reset();
-    pd_.reset();
-    context_.reset();
-    open_.reset();
-    EXPECT_EQ(lib_.open_objects, 0) << "everything was given back";
-  }
-
-  void Move(QpState state) {
-    device::QpAttr attr;
-    attr.mask = device::kQpAttrState;
-    attr.state = state;
-    EXPECT_EQ(qp_->Modify(attr, now_), device::QpResult::kOk);
-  }
-  void MoveToRts() {
-    for (QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) Move(state);
-  }
-  PostResult Send(uint64_t id, uint8_t flags = shm::kWorkSignaled) {
-    device::SendWr wr{};
-    wr.wr_id = id;
-    wr.opcode = device::WrOpcode::kSend;
-    wr.flags = flags;
-    return qp_->PostSend(wr, now_);
-  }
-  PostResult Recv(uint64_t id) { return qp_->PostRecv({id, {}}, now_); }
-  int Turn() { return path_->DoWork(now_ += 10'000); }
-
-  FakeIbverbs lib_;
-  RecordingSink sink_;
-  device::TimeNs now_ = 1'000'000;
-  std::unique_ptr<VerbsDataPath> path_;
-  std::shared_ptr<OpenContext> open_;
-  std::unique_ptr<VerbsContext> context_;
-  std::unique_ptr<device::Pd> pd_;
-  std::unique_ptr<device::Cq> cq_;
-  std::unique_ptr<device::Qp> qp_;
 };
 
 TEST_F(VerbsDataPathTest, SendsOfATurnGoOutAsOneChain) {
@@ -153,9 +63,6 @@ TEST_F(VerbsDataPathTest, PostingChecksStateAndLimits) {
   const device::Sge big{0, (1 << 20) + 1, 0};
   wr.sges = {&big, 1};
   EXPECT_EQ(qp_->PostSend(wr, now_), PostResult::kTooLong);
-  wr.sges = {};
-  wr.opcode = device::WrOpcode::kBindMw;
-  EXPECT_EQ(qp_->PostSend(wr, now_), PostResult::kBadOpcode);
   EXPECT_TRUE(lib_.sends.empty());
 }
 
@@ -251,7 +158,7 @@ TEST_F(VerbsDataPathTest, ADeadDeviceFlushesEverythingOnceAndIsNotTouchedAgain) 
 TEST_F(VerbsDataPathTest, TheDevicesOwnWordThatItGoesIsEnough) {
   MoveToRts();
   ASSERT_EQ(Recv(1), PostResult::kOk);
-  lib_.RaiseDeviceFatal();
+  lib_.RaiseAsync(IBV_EVENT_DEVICE_FATAL);
   Turn();
   EXPECT_TRUE(open_->dead());
   EXPECT_EQ(sink_.Take(), Strings{"1:5"});

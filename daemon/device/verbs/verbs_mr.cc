@@ -1,0 +1,79 @@
+#include "daemon/device/verbs/verbs_mr.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
+#include "daemon/device/verbs/verbs_data_path.h"
+#include "daemon/device/verbs/window_table.h"
+
+namespace rdmad::verbs {
+
+absl::StatusOr<std::unique_ptr<VerbsPd>> VerbsPd::Create(std::shared_ptr<OpenContext> context) {
+  RD_RETURN_IF_ERROR(context->Check("alloc_pd"));
+  ibv_pd* const hw = ibv_alloc_pd(context->hw());
+  if (hw == nullptr) return context->Error("alloc_pd", errno);
+  return std::unique_ptr<VerbsPd>(new VerbsPd(std::move(context), hw));
+}
+
+VerbsPd::VerbsPd(std::shared_ptr<OpenContext> context, ibv_pd* hw)
+    : context_(std::move(context)), hw_(hw) {
+  context_->Add(HardwareKind::kPd, this);
+}
+
+VerbsPd::~VerbsPd() {
+  CloseHardware();
+  context_->Remove(HardwareKind::kPd, this);
+}
+
+void VerbsPd::CloseHardware() noexcept {
+  if (hw_ != nullptr) ibv_dealloc_pd(std::exchange(hw_, nullptr));
+}
+
+absl::StatusOr<std::unique_ptr<VerbsMr>> VerbsMr::Create(std::shared_ptr<OpenContext> context,
+                                                         ibv_pd* pd, const device::MrInit& init) {
+  RD_RETURN_IF_ERROR(context->Check("reg_mr"));
+  if (init.length_bytes > context->attr().max_mr_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("reg_mr: length_bytes=", init.length_bytes,
+                                                   " device_max=", context->attr().max_mr_bytes));
+  }
+  if ((init.access & (device::kAccessRemoteWrite | device::kAccessRemoteAtomic)) != 0 &&
+      (init.access & device::kAccessLocalWrite) == 0) {
+    return absl::InvalidArgumentError(
+        "reg_mr: remote write and remote atomic access need local write access too");
+  }
+  ibv_mr* const hw =
+      ibv_reg_mr_iova2(pd, init.host_addr, init.length_bytes, init.iova, init.access);
+  if (hw == nullptr) return context->Error("reg_mr", errno);
+  return std::unique_ptr<VerbsMr>(
+      new VerbsMr(std::move(context), hw, (init.access & device::kAccessMwBind) != 0));
+}
+
+VerbsMr::VerbsMr(std::shared_ptr<OpenContext> context, ibv_mr* hw, bool bindable)
+    : context_(std::move(context)), hw_(hw), lkey_(hw->lkey), rkey_(hw->rkey), bindable_(bindable) {
+  context_->Add(HardwareKind::kMr, this);
+}
+
+VerbsMr::~VerbsMr() {
+  CloseHardware();
+  context_->Remove(HardwareKind::kMr, this);
+}
+
+void VerbsMr::Activate(device::TimeNs) noexcept {
+  if (bindable_ && !context_->dead()) context_->windows().AddRegion(lkey_, hw_);
+}
+
+void VerbsMr::Deactivate(device::TimeNs) noexcept {
+  if (!bindable_) return;
+  context_->windows().RemoveRegion(lkey_);
+  if (context_->dead()) return;
+  context_->path().NoteBindsTo(*context_, lkey_);
+  context_->windows().CloseBoundTo(lkey_);
+}
+
+void VerbsMr::CloseHardware() noexcept {
+  if (hw_ != nullptr) ibv_dereg_mr(std::exchange(hw_, nullptr));
+}
+
+}  // namespace rdmad::verbs

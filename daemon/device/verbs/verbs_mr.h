@@ -1,0 +1,58 @@
+// Protection domains and memory regions of a verbs device. The hardware checks keys by itself, so
+// the engine has to do with a region only where memory windows are bound to it.
+//
+// Thread: made and destroyed by control. Owner: the session.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+#include "daemon/device/verbs/open_context.h"
+
+namespace rdmad::verbs {
+
+class VerbsPd final : public device::Pd, public HardwareObject {
+ public:
+  static absl::StatusOr<std::unique_ptr<VerbsPd>> Create(std::shared_ptr<OpenContext> context);
+  ~VerbsPd() override;
+
+  void Activate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override {}
+  void CloseHardware() noexcept override;
+  [[nodiscard]] ibv_pd* hw() const noexcept { return hw_; }
+
+ private:
+  VerbsPd(std::shared_ptr<OpenContext> context, ibv_pd* hw);
+
+  const std::shared_ptr<OpenContext> context_;
+  ibv_pd* hw_;
+};
+
+class VerbsMr final : public device::Mr, public HardwareObject {
+ public:
+  static absl::StatusOr<std::unique_ptr<VerbsMr>> Create(std::shared_ptr<OpenContext> context,
+                                                         ibv_pd* pd, const device::MrInit& init);
+  ~VerbsMr() override;
+
+  // Windows can be bound to it from now on; and not any more, and those that are close.
+  void Activate(device::TimeNs now) noexcept override;
+  void Deactivate(device::TimeNs now) noexcept override;
+  void CloseHardware() noexcept override;
+  uint32_t lkey() const noexcept override { return lkey_; }
+  uint32_t rkey() const noexcept override { return rkey_; }
+
+ private:
+  VerbsMr(std::shared_ptr<OpenContext> context, ibv_mr* hw, bool bindable);
+
+  const std::shared_ptr<OpenContext> context_;
+  ibv_mr* hw_;
+  const uint32_t lkey_;
+  const uint32_t rkey_;
+  const bool bindable_;
+};
+
+}  // namespace rdmad::verbs

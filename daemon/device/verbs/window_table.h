@@ -1,0 +1,43 @@
+// Which memory windows and bindable regions a context has, by key, and what each window is bound
+// to.
+//
+// A WR names a window and a region by key; libibverbs wants its own objects. And a window that is
+// bound holds its region and its QP: rxe refuses to let the region go, and waits for the QP in
+// vain. So whoever of the two goes takes the windows bound to it along: they are freed in the
+// hardware, and binding them again fails.
+//
+// Thread: engine. Owner: OpenContext.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <unordered_map>
+
+namespace rdmad::verbs {
+
+class VerbsMw;
+class VerbsQp;
+
+class WindowTable {
+ public:
+  void AddWindow(uint32_t rkey, VerbsMw& window) { windows_[rkey >> kTagBits] = &window; }
+  void RemoveWindow(uint32_t rkey) { windows_.erase(rkey >> kTagBits); }
+  // The low 8 bits are the application's. Null: no such window.
+  [[nodiscard]] VerbsMw* FindWindow(uint32_t rkey) const noexcept;
+
+  void AddRegion(uint32_t lkey, ibv_mr* region) { regions_[lkey] = region; }
+  void RemoveRegion(uint32_t lkey) { regions_.erase(lkey); }
+  [[nodiscard]] ibv_mr* FindRegion(uint32_t lkey) const noexcept;
+
+  void CloseBoundBy(const VerbsQp& qp) noexcept;
+  void CloseBoundTo(uint32_t lkey) noexcept;
+
+ private:
+  static constexpr uint32_t kTagBits = 8;
+
+  std::unordered_map<uint32_t, VerbsMw*> windows_;
+  std::unordered_map<uint32_t, ibv_mr*> regions_;
+};
+
+}  // namespace rdmad::verbs
