@@ -40,10 +40,23 @@ DeviceInfo FromProto(const v1::Device& device) {
   info.max_pd = device.max_pd();
   info.max_srq = device.max_srq();
   info.max_srq_wr = device.max_srq_wr();
+  info.max_srq_sge = device.max_srq_sge();
+  info.max_ah = device.max_ah();
+  info.max_mw = device.max_mw();
+  info.max_mcast_groups = device.max_mcast_groups();
+  info.max_mcast_qps = device.max_mcast_qps();
+  info.atomic_capability = device.atomic_capability();
   return info;
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<DeviceInfo>> sdk::QueryDevices(Session& session) {
+  SDK_ASSIGN_OR_RETURN(const v1::QueryDevicesReply reply, session.Call(rpc::kQueryDevices, {}));
+  std::vector<DeviceInfo> devices;
+  for (const v1::Device& device : reply.devices()) devices.push_back(FromProto(device));
+  return devices;
+}
 
 Client::Client(std::shared_ptr<sdk::ClientState> state) : state_(std::move(state)) {}
 
@@ -60,10 +73,7 @@ bool Client::IsAttached() const { return state_->session()->CheckAlive(); }
 
 absl::StatusOr<std::vector<DeviceInfo>> Client::GetDevices() const {
   SDK_ASSIGN_OR_RETURN(const std::shared_ptr<sdk::Session> session, state_->Live());
-  SDK_ASSIGN_OR_RETURN(const v1::QueryDevicesReply reply, session->Call(sdk::rpc::kQueryDevices, {}));
-  std::vector<DeviceInfo> devices;
-  for (const v1::Device& device : reply.devices()) devices.push_back(FromProto(device));
-  return devices;
+  return sdk::QueryDevices(*session);
 }
 
 int Client::async_fd() const { return state_->session()->async_pipe().fd(); }

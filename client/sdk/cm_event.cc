@@ -60,6 +60,8 @@ CmEventType CmEvent::type() const noexcept { return static_cast<CmEventType>(rec
 int CmEvent::status() const noexcept { return record_->raw.status; }
 std::unique_ptr<CmId> CmEvent::TakeId() noexcept { return std::move(new_id_); }
 const ConnParam& CmEvent::param() const noexcept { return record_->param; }
+const UdParam& CmEvent::ud() const noexcept { return record_->ud; }
+uint64_t CmEvent::multicast_cookie() const noexcept { return record_->raw.multicast_cookie; }
 Mtu CmEvent::path_mtu() const noexcept { return static_cast<Mtu>(record_->raw.path_mtu); }
 
 absl::Status CmEvent::ToStatus() const {

@@ -20,7 +20,9 @@ uint32_t Milliseconds(absl::Duration timeout) {
   return static_cast<uint32_t>(std::clamp<int64_t>(ms, 1, INT32_MAX));
 }
 
-v1::ConnParam ToProto(const ConnParam& param) {
+// `pair`: the id's, or none.
+v1::ConnParam ToProto(const ConnParam& param, const QueuePair& pair) {
+  const bool has_srq = pair && pair.state()->srq() != nullptr;
   v1::ConnParam out;
   out.set_private_data(param.private_data.data(), param.private_data.size());
   out.set_responder_resources(param.responder_resources);
@@ -29,7 +31,7 @@ v1::ConnParam ToProto(const ConnParam& param) {
   out.set_retry_count(param.retry_count);
   out.set_rnr_retry_count(param.rnr_retry_count);
   out.set_min_rnr_timer(param.min_rnr_timer);
-  out.set_srq(param.srq);
+  out.set_srq(param.srq || has_srq);
   out.set_qpn(param.qpn);
   out.set_qkey(param.qkey);
   return out;
@@ -46,25 +48,6 @@ template <typename Method>
 absl::Status CallForId(const IdState& state, const Method& method, typename Method::Request request) {
   request.set_id(state.handle);
   return state.session->Call(method, request).status();
-}
-
-// A CQ for one queue of an id, with a channel of its own that nobody else sees.
-absl::Status MakeMissingCq(const std::shared_ptr<sdk::Session>& session, uint32_t device_index, uint32_t depth,
-                           CompletionQueue* cq) {
-  if (*cq) return absl::OkStatus();
-  SDK_ASSIGN_OR_RETURN(const std::shared_ptr<sdk::CompletionChannelState> channel,
-                       sdk::CompletionChannelState::Create(session));
-  channel->pipe().SetInternal();
-  SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::CompletionQueueState> state,
-                       sdk::CompletionQueueState::Create(session, device_index, std::max(depth, 1u), channel, nullptr));
-  *cq = CompletionQueue(std::move(state));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Wc> WaitForWc(sdk::CompletionQueueState& cq, absl::Duration timeout) {
-  Wc wc;
-  SDK_RETURN_IF_ERROR(cq.Wait({&wc, 1}, sdk::Deadline::After(timeout), WaitStyle::kBlocking).status());
-  return wc;
 }
 
 }  // namespace
@@ -108,12 +91,19 @@ absl::StatusOr<std::unique_ptr<CmId>> CmId::CreateEp(const Client& client, const
   if (info.passive) {
     SDK_RETURN_IF_ERROR(id->BindAddr(info.src));
     if (pd != nullptr) id->ep_pd_ = *pd;
-    if (init != nullptr) id->ep_init_ = *init;
+    if (init != nullptr) {
+      id->ep_init_ = *init;
+      id->ep_init_->type = info.qp_type;
+    }
     return id;
   }
   SDK_RETURN_IF_ERROR(id->ResolveAddr(info.src, info.dst, kTimeout));
   SDK_RETURN_IF_ERROR(id->ResolveRoute(kTimeout));
-  if (init != nullptr) SDK_RETURN_IF_ERROR(id->CreateQp(pd, *init));
+  if (init != nullptr) {
+    QpInit typed = *init;
+    typed.type = info.qp_type;
+    SDK_RETURN_IF_ERROR(id->CreateQp(pd, typed));
+  }
   return id;
 }
 
@@ -253,9 +243,11 @@ absl::Status CmId::Listen(int backlog) {
 
 absl::Status CmId::Connect(const ConnParam& param) {
   v1::ConnectRequest request;
-  *request.mutable_param() = ToProto(param);
+  const QueuePair pair = qp();
+  *request.mutable_param() = ToProto(param, pair);
   SDK_RETURN_IF_ERROR(CallForId(*state_, rpc::kConnect, std::move(request)));
-  return Complete(qp() ? CmEventType::kEstablished : CmEventType::kConnectResponse);
+  const bool is_answer_enough = pair || state_->port_space == PortSpace::kUdp;
+  return Complete(is_answer_enough ? CmEventType::kEstablished : CmEventType::kConnectResponse);
 }
 
 absl::StatusOr<std::unique_ptr<CmId>> CmId::GetRequest(absl::Duration timeout) {
@@ -289,10 +281,12 @@ absl::StatusOr<std::unique_ptr<CmId>> CmId::GetRequest(absl::Duration timeout) {
 
 absl::Status CmId::Accept(const ConnParam& param) {
   v1::AcceptRequest request;
-  *request.mutable_param() = ToProto(param);
+  const QueuePair pair = qp();
+  *request.mutable_param() = ToProto(param, pair);
   SDK_RETURN_IF_ERROR(CallForId(*state_, rpc::kAccept, std::move(request)));
+  if (state_->port_space == PortSpace::kUdp) return absl::OkStatus();  // nothing comes after the answer
   // The daemon has moved the QP before it answered the peer.
-  if (const QueuePair pair = qp()) pair.state()->set_state(QpState::kRts);
+  if (pair) pair.state()->set_state(QpState::kRts);
   return Complete(CmEventType::kEstablished);
 }
 
@@ -315,6 +309,21 @@ absl::Status CmId::Disconnect() {
   return Complete(CmEventType::kDisconnected);
 }
 
+absl::Status CmId::JoinMulticast(const Address& group, uint64_t cookie, MulticastJoin join) {
+  v1::JoinMulticastRequest request;
+  *request.mutable_group() = sdk::ToProto(group);
+  request.set_cookie(cookie);
+  request.set_join_flags(static_cast<uint32_t>(join));
+  SDK_RETURN_IF_ERROR(CallForId(*state_, rpc::kJoinMulticast, std::move(request)));
+  return Complete(CmEventType::kMulticastJoin);
+}
+
+absl::Status CmId::LeaveMulticast(const Address& group) {
+  v1::LeaveMulticastRequest request;
+  *request.mutable_group() = sdk::ToProto(group);
+  return CallForId(*state_, rpc::kLeaveMulticast, std::move(request));
+}
+
 absl::StatusOr<QpAttr> CmId::InitQpAttr(QpState state) const {
   v1::InitQpAttrRequest request;
   request.set_id(state_->handle);
@@ -323,44 +332,6 @@ absl::StatusOr<QpAttr> CmId::InitQpAttr(QpState state) const {
   QpAttr attr = sdk::FromProto(reply.attr());
   attr.mask = reply.attr_mask();
   return attr;
-}
-
-absl::Status CmId::CreateQp(const ProtectionDomain* pd, const QpInit& init) {
-  const std::optional<uint32_t> device = device_index();
-  if (!device.has_value()) {
-    return absl::FailedPreconditionError("create_qp: the id is bound to no device yet; resolve or bind its address");
-  }
-  if (qp()) return absl::FailedPreconditionError("create_qp: the id has a QP already");
-  std::shared_ptr<sdk::PdState> pd_state;
-  if (pd != nullptr) {
-    pd_state = pd->state();
-  } else {
-    SDK_ASSIGN_OR_RETURN(pd_state, state_->session->DefaultPd(*device));
-  }
-  QpInit complete = init;
-  SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, *device, init.cap.max_send_wr, &complete.send_cq));
-  SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, *device, init.cap.max_recv_wr, &complete.recv_cq));
-  SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::QueuePairState> pair, sdk::QueuePairState::Create(pd_state, complete));
-  v1::SetQpRequest request;
-  request.set_qp(pair->handle());
-  SDK_RETURN_IF_ERROR(CallForId(*state_, rpc::kSetQp, std::move(request)));
-  pair->set_state(QpState::kInit);
-  const std::lock_guard lock(state_->mutex);
-  state_->qp = std::move(pair);
-  return absl::OkStatus();
-}
-
-void CmId::DestroyQp() {
-  std::shared_ptr<sdk::QueuePairState> pair;
-  bool id_exists = false;
-  {
-    const std::lock_guard lock(state_->mutex);
-    pair = std::move(state_->qp);
-    id_exists = state_->channel != nullptr;
-  }
-  if (pair == nullptr) return;
-  if (id_exists) CallForId(*state_, rpc::kSetQp, {}).IgnoreError();
-  pair->Destroy().IgnoreError();
 }
 
 Address CmId::local_addr() const {
@@ -385,47 +356,5 @@ bool CmId::is_sync() const {
 
 PortSpace CmId::port_space() const noexcept { return state_->port_space; }
 uint64_t CmId::handle() const noexcept { return state_->handle; }
-
-QueuePair CmId::qp() const {
-  const std::lock_guard lock(state_->mutex);
-  return QueuePair(state_->qp);
-}
-
-absl::StatusOr<ProtectionDomain> CmId::pd() const {
-  if (const QueuePair pair = qp()) return ProtectionDomain(pair.state()->pd());
-  const std::optional<uint32_t> device = device_index();
-  if (!device.has_value()) {
-    return absl::FailedPreconditionError("the id is bound to no device yet; resolve or bind its address");
-  }
-  SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::PdState> state, state_->session->DefaultPd(*device));
-  return ProtectionDomain(std::move(state));
-}
-
-absl::StatusOr<MemoryRegion> CmId::RegMsgs(const void* addr, size_t length_bytes) const {
-  SDK_ASSIGN_OR_RETURN(const ProtectionDomain domain, pd());
-  return domain.RegMsgs(addr, length_bytes);
-}
-
-absl::StatusOr<MemoryRegion> CmId::RegRead(const void* addr, size_t length_bytes) const {
-  SDK_ASSIGN_OR_RETURN(const ProtectionDomain domain, pd());
-  return domain.RegRead(addr, length_bytes);
-}
-
-absl::StatusOr<MemoryRegion> CmId::RegWrite(const void* addr, size_t length_bytes) const {
-  SDK_ASSIGN_OR_RETURN(const ProtectionDomain domain, pd());
-  return domain.RegWrite(addr, length_bytes);
-}
-
-absl::StatusOr<Wc> CmId::GetSendComp(absl::Duration timeout) {
-  const QueuePair pair = qp();
-  if (!pair) return absl::FailedPreconditionError("get_send_comp: the id has no QP");
-  return WaitForWc(*pair.state()->send_cq(), timeout);
-}
-
-absl::StatusOr<Wc> CmId::GetRecvComp(absl::Duration timeout) {
-  const QueuePair pair = qp();
-  if (!pair) return absl::FailedPreconditionError("get_recv_comp: the id has no QP");
-  return WaitForWc(*pair.state()->recv_cq(), timeout);
-}
 
 }  // namespace rdmad

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/sdk/pipe_status.h"
 #include "client/sdk/queue_pair.h"
+#include "client/sdk/shared_receive_queue.h"
 #include "client/sdk/spin.h"
 #include "client/sdk/status_macros.h"
 #include "proto/shm/event.h"
@@ -181,9 +182,11 @@ void CompletionQueueState::Detach(QueuePairState* qp) noexcept {
   std::erase(qps_, qp);
 }
 
-void CompletionQueueState::Purge(uint32_t qpn) noexcept {
+void CompletionQueueState::Purge(uint32_t cookie, SrqState* srq) noexcept {
   const std::lock_guard lock(mutex_);
-  reader_.Purge(qpn);
+  reader_.Purge(cookie, [srq](const shm::Cqe& cqe) {
+    if (srq != nullptr && (cqe.flags & shm::kCqeRecvQueue) != 0) srq->Retire(cqe.wr_id);
+  });
 }
 
 size_t CompletionQueueState::Poll(std::span<Wc> out) noexcept {
@@ -230,12 +233,13 @@ size_t CompletionQueueState::PollRing(std::span<Wc> out) noexcept {
       const shm::Cqe& cqe = cqes[i];
       QueuePairState* qp = session_->qps().Find(cqe.qp_cookie);
       if (qp == nullptr) continue;  // of a QP that was destroyed meanwhile
+      uint64_t wr_id = cqe.wr_id;
       if ((cqe.flags & shm::kCqeRecvQueue) != 0) {
-        qp->RetireRecv();
+        wr_id = qp->RetireRecv(wr_id);
       } else {
         qp->RetireSend(cqe.wqe_count);
       }
-      out[count++] = Wc{.wr_id = cqe.wr_id,
+      out[count++] = Wc{.wr_id = wr_id,
                         .status = static_cast<WcStatus>(cqe.status),
                         .opcode = static_cast<WcOpcode>(cqe.opcode),
                         .flags = WcFlagsOf(cqe),

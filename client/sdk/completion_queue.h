@@ -23,6 +23,7 @@ namespace rdmad::sdk {
 
 class CompletionQueueState;
 class QueuePairState;
+class SrqState;
 
 // Thread: any. Owner: handles and the CQs that report to it.
 class CompletionChannelState {
@@ -81,8 +82,8 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
   // The QPs that complete here. Detach returns when no Poll can be using the QP any more.
   void Attach(QueuePairState* qp);
   void Detach(QueuePairState* qp) noexcept;
-  // Drops what is left of a QP that was reset.
-  void Purge(uint32_t qpn) noexcept;
+  // Drops what is left of a QP that was reset or is gone; `srq`, which may be null, gets its places back.
+  void Purge(uint32_t cookie, SrqState* srq) noexcept;
 
   absl::Status Destroy();
 

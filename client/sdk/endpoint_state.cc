@@ -512,14 +512,12 @@ absl::StatusOr<MemoryRegion> EndpointState::Share(const Buffer& buffer, uint32_t
 }
 
 absl::Status EndpointState::Close(Deadline deadline) {
-  absl::Status flushed;
-  bool connected = false;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return absl::OkStatus();
-    connected = hub_channel_ != nullptr && error_.ok() && !flushed_ && session_->alive();
   }
-  if (connected) flushed = Flush(deadline);
+  // At once where the connection has ended already: then this says whether all of it had arrived.
+  const absl::Status flushed = hub_channel_ != nullptr ? Flush(deadline) : absl::OkStatus();
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return absl::OkStatus();
@@ -528,8 +526,7 @@ absl::Status EndpointState::Close(Deadline deadline) {
   const std::lock_guard lock(mutex_);
   ++progress_count_;
   progress_.notify_all();
-  // A peer that closed first is no failure of ours: what was queued, it did not want.
-  return absl::IsOutOfRange(flushed) ? absl::OkStatus() : flushed;
+  return flushed;
 }
 
 }  // namespace rdmad::sdk

@@ -37,6 +37,18 @@ ConnParam ParamOf(const shm::CmEvent& event) {
   return param;
 }
 
+UdParam UdOf(const shm::CmEvent& event) {
+  UdParam ud;
+  ud.qpn = event.qpn;
+  ud.qkey = event.qkey;
+  std::copy(std::begin(event.ah_dest_gid), std::end(event.ah_dest_gid), ud.ah.dest_gid.begin());
+  ud.ah.sgid_index = event.ah_sgid_index;
+  ud.ah.flow_label = event.ah_flow_label;
+  ud.ah.traffic_class = event.ah_traffic_class;
+  ud.ah.hop_limit = event.ah_hop_limit;
+  return ud;
+}
+
 }  // namespace
 
 Address FromShm(const shm::SocketAddress& address) noexcept {
@@ -192,6 +204,7 @@ std::unique_ptr<EventRecord> EventChannelState::Deliver(const shm::CmEvent& even
   auto record = std::make_unique<EventRecord>();
   record->raw = event;
   record->param = ParamOf(event);
+  record->ud = UdOf(event);
   record->id = entry->id;
   record->id->CountEvent();
   if (event.type == kConnectRequest) {

@@ -33,6 +33,7 @@ namespace rdmad::sdk {
 
 class EventChannelState;
 class QueuePairState;
+class SrqState;
 
 // What a CmId is, apart from the public object. Thread: any. Owner: CmId, and events of it.
 class IdState {
@@ -62,6 +63,7 @@ class IdState {
   Address peer;
   std::optional<uint32_t> device_index;
   std::shared_ptr<QueuePairState> qp;
+  std::shared_ptr<SrqState> srq;
 
  private:
   std::condition_variable acked_;
@@ -75,6 +77,7 @@ struct EventRecord {
   std::shared_ptr<IdState> id;      // whose event it is; with a connect request the listener
   std::shared_ptr<IdState> new_id;  // connect request only
   ConnParam param;
+  UdParam ud;
   bool acked = false;
 
   void Ack() noexcept {

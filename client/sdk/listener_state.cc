@@ -22,6 +22,14 @@ absl::StatusOr<std::unique_ptr<ListenerState>> ListenerState::Listen(std::shared
   return state;
 }
 
+absl::Status ListenerState::Restart() {
+  Stop();
+  const absl::Status status = Start();
+  // A daemon that is there and does not answer; to the caller a deadline is that of its Accept.
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::UnavailableError(absl::StrCat("accept: local=", address_.ToString(), ": ", std::string(status.message())));
+}
+
 absl::Status ListenerState::Start() {
   SDK_ASSIGN_OR_RETURN(session_, client_->Live());
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<EventChannelState> state, EventChannelState::Create(session_));
@@ -68,8 +76,7 @@ std::shared_ptr<EndpointState> ListenerState::OnEvent(CmEvent& event) {
 absl::StatusOr<std::shared_ptr<EndpointState>> ListenerState::TryAccept() {
   if (id_ == nullptr || !session_->alive()) {
     // The daemon was lost, or could not be found the last time.
-    Stop();
-    SDK_RETURN_IF_ERROR(Start());
+    SDK_RETURN_IF_ERROR(Restart());
   }
   while (true) {
     absl::StatusOr<std::unique_ptr<EventRecord>> record = channel_->state()->GetEvent(Deadline::Immediate());
@@ -81,8 +88,7 @@ absl::StatusOr<std::shared_ptr<EndpointState>> ListenerState::TryAccept() {
     } else if (absl::IsDeadlineExceeded(record.status())) {
       return std::shared_ptr<EndpointState>();
     } else if (!session_->alive()) {
-      Stop();
-      SDK_RETURN_IF_ERROR(Start());
+      SDK_RETURN_IF_ERROR(Restart());
     } else {
       return record.status();
     }

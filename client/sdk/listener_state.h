@@ -37,6 +37,8 @@ class ListenerState {
   // On the client's living session.
   absl::Status Start();
   void Stop() noexcept;
+  // Anew, after the daemon was lost. Unavailable: no daemon, or one that does not answer.
+  absl::Status Restart();
   // The endpoint that the event completed, if it did.
   std::shared_ptr<EndpointState> OnEvent(CmEvent& event);
   void OnConnectRequest(CmEvent& event);

@@ -5,6 +5,16 @@
 
 namespace rdmad::sdk {
 
+v1::AddressHandleAttr ToProto(const AddressHandleAttr& attr) {
+  v1::AddressHandleAttr proto;
+  proto.set_dest_gid(attr.dest_gid.data(), attr.dest_gid.size());
+  proto.set_sgid_index(attr.sgid_index);
+  proto.set_flow_label(attr.flow_label);
+  proto.set_hop_limit(attr.hop_limit);
+  proto.set_traffic_class(attr.traffic_class);
+  return proto;
+}
+
 v1::QpAttr ToProto(const QpAttr& attr) {
   v1::QpAttr proto;
   proto.set_qp_state(static_cast<uint32_t>(attr.state));
@@ -15,12 +25,7 @@ v1::QpAttr ToProto(const QpAttr& attr) {
   proto.set_sq_psn(attr.sq_psn);
   proto.set_dest_qpn(attr.dest_qpn);
   proto.set_access_flags(attr.access_flags);
-  v1::AddressHandleAttr* ah = proto.mutable_ah();
-  ah->set_dest_gid(std::string(attr.ah.dest_gid.begin(), attr.ah.dest_gid.end()));
-  ah->set_sgid_index(attr.ah.sgid_index);
-  ah->set_flow_label(attr.ah.flow_label);
-  ah->set_hop_limit(attr.ah.hop_limit);
-  ah->set_traffic_class(attr.ah.traffic_class);
+  *proto.mutable_ah() = ToProto(attr.ah);
   proto.set_pkey_index(attr.pkey_index);
   proto.set_max_rd_atomic(attr.max_rd_atomic);
   proto.set_max_dest_rd_atomic(attr.max_dest_rd_atomic);

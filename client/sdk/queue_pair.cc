@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/sdk/one_sge.h"
 #include "client/sdk/qp_attr.h"
 #include "client/sdk/status_errno.h"
 #include "client/sdk/status_macros.h"
@@ -15,17 +16,6 @@ namespace rdmad {
 namespace sdk {
 namespace {
 
-using SgeArray = std::array<shm::WorkSge, shm::kMaxSge>;
-
-// The same fields in the layout of the ring; false if there are more than any queue takes.
-bool Convert(std::span<const Sge> sges, SgeArray* out) noexcept {
-  if (sges.size() > out->size()) return false;
-  for (size_t i = 0; i < sges.size(); ++i) {
-    (*out)[i] = {.addr = sges[i].addr, .length_bytes = sges[i].length_bytes, .lkey = sges[i].lkey};
-  }
-  return true;
-}
-
 uint8_t WorkFlags(uint32_t flags) noexcept {
   uint8_t work_flags = 0;
   if ((flags & kSendSignaled) != 0) work_flags |= shm::kWorkSignaled;
@@ -33,23 +23,6 @@ uint8_t WorkFlags(uint32_t flags) noexcept {
   if ((flags & kSendFence) != 0) work_flags |= shm::kWorkFence;
   if ((flags & kSendInline) != 0) work_flags |= shm::kWorkInline;
   return work_flags;
-}
-
-int Encode(WorkQueueWriter& writer, const SendWr& wr) noexcept {
-  if (wr.opcode > WrOpcode::kFetchAdd) return EINVAL;
-  SgeArray sges;
-  if (!Convert(wr.sges, &sges)) return EINVAL;
-  SendRequest request;
-  request.wr_id = wr.wr_id;
-  request.opcode = static_cast<shm::WorkOpcode>(wr.opcode);
-  request.flags = WorkFlags(wr.flags);
-  request.sges = {sges.data(), wr.sges.size()};
-  request.imm_be = wr.imm_be;
-  request.remote_addr = wr.remote_addr;
-  request.rkey = wr.rkey;
-  request.compare_add = wr.compare_add;
-  request.swap = wr.swap;
-  return writer.PostSend(request);
 }
 
 QpCap CapOf(const v1::QpCap& cap) noexcept {
@@ -71,6 +44,34 @@ void DestroyRemote(Session& session, uint64_t qp) {
   session.Release(rpc::kDestroyQp, request).IgnoreError();
 }
 
+// Which operations each type of QP has, as mlx5 and rxe have it.
+constexpr bool TypeHas(QpType type, WrOpcode opcode) noexcept {
+  switch (opcode) {
+    case WrOpcode::kSend:
+    case WrOpcode::kSendWithImm:
+      return true;
+    case WrOpcode::kRdmaWrite:
+    case WrOpcode::kRdmaWriteWithImm:
+    case WrOpcode::kLocalInv:
+    case WrOpcode::kBindMw:
+      return type != QpType::kUd;
+    case WrOpcode::kSendWithInv:
+    case WrOpcode::kRdmaRead:
+    case WrOpcode::kCompareSwap:
+    case WrOpcode::kFetchAdd:
+      return type == QpType::kRc;
+  }
+  return false;
+}
+
+void DescribeBind(const MwBind& bind, SendRequest* request) noexcept {
+  request->rkey = bind.rkey;
+  request->bind_lkey = bind.mr == nullptr ? 0 : bind.mr->lkey();
+  request->remote_addr = reinterpret_cast<uintptr_t>(bind.addr);
+  request->compare_add = bind.length_bytes;
+  request->swap = bind.access;
+}
+
 }  // namespace
 
 QueuePairState::Queue::Queue(MappedQueue ring, const WorkQueueLimits& limits)
@@ -78,29 +79,29 @@ QueuePairState::Queue::Queue(MappedQueue ring, const WorkQueueLimits& limits)
       wr_ids(std::bit_ceil(std::max(writer.depth(), 1u))) {}
 
 QueuePairState::QueuePairState(std::shared_ptr<PdState> pd, const QpInit& init, const v1::CreateQpReply& reply,
-                               MappedQueue send_ring, MappedQueue recv_ring, uint32_t cookie)
+                               MappedQueue send_ring, const std::optional<MappedQueue>& recv_ring, uint32_t cookie)
     : pd_(std::move(pd)),
       send_cq_(init.send_cq.state()),
       recv_cq_(init.recv_cq.state()),
+      srq_(init.srq.state()),
+      type_(init.type),
       handle_(reply.qp()),
       qpn_(reply.qpn()),
       cap_(CapOf(reply.cap())),
       doorbell_index_(reply.doorbell_index()),
       cookie_(cookie),
       context_(init.context),
-      send_(send_ring, {cap_.max_send_wr, cap_.max_send_sge, cap_.max_inline_bytes}),
-      recv_(recv_ring, {cap_.max_recv_wr, cap_.max_recv_sge, 0}) {}
+      send_(send_ring, {cap_.max_send_wr, cap_.max_send_sge, cap_.max_inline_bytes}) {
+  if (recv_ring.has_value()) recv_.emplace(*recv_ring, WorkQueueLimits{cap_.max_recv_wr, cap_.max_recv_sge, 0});
+}
 
 absl::StatusOr<std::shared_ptr<QueuePairState>> QueuePairState::Create(const std::shared_ptr<PdState>& pd,
                                                                        const QpInit& init) {
-  if (init.type != QpType::kRc) {
-    return absl::UnimplementedError(absl::StrCat("create_qp: type=", static_cast<int>(init.type),
-                                                 ": only RC (2) is supported by this version"));
-  }
   if (!init.send_cq || !init.recv_cq) return absl::InvalidArgumentError("create_qp: a CQ is missing");
   const std::shared_ptr<Session>& session = pd->session();
-  if (init.send_cq.state()->session() != session || init.recv_cq.state()->session() != session) {
-    return absl::InvalidArgumentError("create_qp: PD and CQs are of different sessions");
+  if (init.send_cq.state()->session() != session || init.recv_cq.state()->session() != session ||
+      (init.srq && init.srq.state()->session() != session)) {
+    return absl::InvalidArgumentError("create_qp: PD, CQs and SRQ are of different sessions");
   }
   if (!session->alive()) return session->DeadError();
   const uint32_t cookie = session->qps().Reserve();
@@ -112,9 +113,13 @@ absl::StatusOr<std::shared_ptr<QueuePairState>> QueuePairState::Create(const std
   request.set_send_cq(init.send_cq.state()->handle());
   request.set_recv_cq(init.recv_cq.state()->handle());
   request.mutable_cap()->set_max_send_wr(init.cap.max_send_wr);
-  request.mutable_cap()->set_max_recv_wr(init.cap.max_recv_wr);
   request.mutable_cap()->set_max_send_sge(init.cap.max_send_sge);
-  request.mutable_cap()->set_max_recv_sge(init.cap.max_recv_sge);
+  if (init.srq) {
+    request.set_srq(init.srq.handle());
+  } else {
+    request.mutable_cap()->set_max_recv_wr(init.cap.max_recv_wr);
+    request.mutable_cap()->set_max_recv_sge(init.cap.max_recv_sge);
+  }
   request.mutable_cap()->set_max_inline_bytes(init.cap.max_inline_bytes);
   request.set_signal_all(init.signal_all);
   request.set_cookie(cookie);
@@ -126,14 +131,21 @@ absl::StatusOr<std::shared_ptr<QueuePairState>> QueuePairState::Create(const std
   // Each reply may bring an arena, so both are looked at before either fails.
   const absl::StatusOr<MappedQueue> send_ring =
       session->MapQueue(reply->send_ring(), shm::WorkQueueBytes(reply->send_ring().slot_count()));
-  const absl::StatusOr<MappedQueue> recv_ring =
-      session->MapQueue(reply->recv_ring(), shm::WorkQueueBytes(reply->recv_ring().slot_count()));
-  if (!send_ring.ok() || !recv_ring.ok()) {
+  absl::Status status = send_ring.status();
+  std::optional<MappedQueue> recv_ring;
+  if (!init.srq) {
+    const absl::StatusOr<MappedQueue> mapped =
+        session->MapQueue(reply->recv_ring(), shm::WorkQueueBytes(reply->recv_ring().slot_count()));
+    status.Update(mapped.status());
+    if (mapped.ok()) recv_ring = *mapped;
+  }
+  if (!status.ok()) {
     DestroyRemote(*session, reply->qp());
     session->qps().Remove(cookie);
-    return send_ring.ok() ? recv_ring.status() : send_ring.status();
+    return status;
   }
-  std::shared_ptr<QueuePairState> qp(new QueuePairState(pd, init, *reply, *send_ring, *recv_ring, cookie));
+  std::shared_ptr<QueuePairState> qp(new QueuePairState(pd, init, *reply, *send_ring, recv_ring, cookie));
+  if (init.srq) init.srq.state()->Attach();
   session->qps().Set(cookie, qp.get());
   qp->send_cq_->Attach(qp.get());
   if (qp->recv_cq_ != qp->send_cq_) qp->recv_cq_->Attach(qp.get());
@@ -158,10 +170,42 @@ absl::Status QueuePairState::Destroy() {
 }
 
 void QueuePairState::Unlink() noexcept {
+  // Receives of the SRQ that nobody will poll give their places back. As long as they are there, the CQ must find us.
+  if (srq_ != nullptr) recv_cq_->Purge(cookie_, srq_.get());
   session()->qps().Remove(cookie_);
   // Whoever polls now has found the QP already: wait for that.
   send_cq_->Detach(this);
   recv_cq_->Detach(this);
+  if (srq_ != nullptr) srq_->Detach();
+}
+
+bool QueuePairState::Allows(const SendWr& wr) const noexcept {
+  if (!TypeHas(type_, wr.opcode)) return false;
+  if (type_ == QpType::kUd && (wr.ah == nullptr || !*wr.ah)) return false;
+  if (wr.opcode != WrOpcode::kBindMw) return true;
+  return wr.bind != nullptr && wr.sges.empty() && (wr.bind->mr != nullptr || wr.bind->length_bytes == 0);
+}
+
+int QueuePairState::Encode(const SendWr& wr) noexcept {
+  SgeArray sges;
+  if (!Allows(wr) || !ConvertSges(wr.sges, &sges)) return EINVAL;
+  SendRequest request;
+  request.wr_id = wr.wr_id;
+  request.opcode = static_cast<shm::WorkOpcode>(wr.opcode);
+  request.flags = WorkFlags(wr.flags);
+  request.sges = {sges.data(), wr.sges.size()};
+  request.imm_be = wr.imm_be;
+  request.remote_addr = wr.remote_addr;
+  request.rkey = wr.rkey;
+  request.compare_add = wr.compare_add;
+  request.swap = wr.swap;
+  if (wr.opcode == WrOpcode::kBindMw) DescribeBind(*wr.bind, &request);
+  if (type_ == QpType::kUd) {
+    request.ah_handle = wr.ah->slot_handle();
+    request.remote_qpn = wr.remote_qpn;
+    request.remote_qkey = wr.remote_qkey;
+  }
+  return send_.writer.PostSend(request);
 }
 
 absl::Status QueuePairState::SendError(int error_number, const SendWr& wr) const {
@@ -171,6 +215,12 @@ absl::Status QueuePairState::SendError(int error_number, const SendWr& wr) const
   }
   uint64_t bytes = 0;
   for (const Sge& sge : wr.sges) bytes += sge.length_bytes;
+  if (!Allows(wr)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("post_send: qpn=", qpn_, " qp_type=", static_cast<int>(type_), " opcode=",
+                     static_cast<int>(wr.opcode), " ah=", wr.ah != nullptr, " bind=", wr.bind != nullptr,
+                     ": this type of QP does not have the operation, or the WR lacks what it needs"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "post_send: qpn=", qpn_, " opcode=", static_cast<int>(wr.opcode), " sges=", wr.sges.size(), " max_send_sge=",
       cap_.max_send_sge, " bytes=", bytes, " inline=", (wr.flags & kSendInline) != 0, " max_inline_bytes=",
@@ -187,7 +237,7 @@ absl::Status QueuePairState::PostSend(std::span<const SendWr> wrs, size_t* poste
     if (destroyed_.load(std::memory_order_relaxed)) return absl::FailedPreconditionError("post_send: QP was destroyed");
     if (const QpState state = this->state(); state < QpState::kRts) return NotConnected("post_send", qpn_, state);
     for (const SendWr& wr : wrs) {
-      error_number = Encode(send_.writer, wr);
+      error_number = Encode(wr);
       if (error_number != 0) break;
       send_.Remember(wr.wr_id);
       ++count;
@@ -202,27 +252,31 @@ absl::Status QueuePairState::PostSend(std::span<const SendWr> wrs, size_t* poste
 absl::Status QueuePairState::PostRecv(std::span<const RecvWr> wrs, size_t* posted) noexcept {
   size_t count = 0;
   int error_number = 0;
+  if (!recv_.has_value()) {
+    if (posted != nullptr) *posted = 0;
+    return absl::InvalidArgumentError(absl::StrCat("post_recv: qpn=", qpn_, ": it has an SRQ; post there"));
+  }
   {
-    const std::lock_guard lock(recv_.mutex);
+    const std::lock_guard lock(recv_->mutex);
     if (posted != nullptr) *posted = 0;
     if (!session()->alive()) return session()->DeadError();
     if (destroyed_.load(std::memory_order_relaxed)) return absl::FailedPreconditionError("post_recv: QP was destroyed");
     if (const QpState state = this->state(); state == QpState::kReset) return NotConnected("post_recv", qpn_, state);
     for (const RecvWr& wr : wrs) {
       SgeArray sges;
-      error_number = Convert(wr.sges, &sges) ? recv_.writer.PostRecv(wr.wr_id, {sges.data(), wr.sges.size()}) : EINVAL;
+      error_number = ConvertSges(wr.sges, &sges) ? recv_->writer.PostRecv(wr.wr_id, {sges.data(), wr.sges.size()}) : EINVAL;
       if (error_number != 0) break;
-      recv_.Remember(wr.wr_id);
+      recv_->Remember(wr.wr_id);
       ++count;
     }
-    if (count != 0) recv_.writer.Publish();
+    if (count != 0) recv_->writer.Publish();
   }
   if (count != 0) session()->Ring(doorbell_index_);
   if (posted != nullptr) *posted = count;
   if (error_number == 0) return absl::OkStatus();
   if (error_number == ENOMEM) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("post_recv: qpn=", qpn_, ": queue full: depth=", recv_.writer.depth()));
+        absl::StrCat("post_recv: qpn=", qpn_, ": queue full: depth=", recv_->writer.depth()));
   }
   return absl::InvalidArgumentError(absl::StrCat("post_recv: qpn=", qpn_, " sges=", wrs[count].sges.size(),
                                                  " max_recv_sge=", cap_.max_recv_sge));
@@ -231,7 +285,9 @@ absl::Status QueuePairState::PostRecv(std::span<const RecvWr> wrs, size_t* poste
 size_t QueuePairState::FlushInto(const CompletionQueueState* cq, std::span<Wc> out) noexcept {
   size_t count = 0;
   if (cq == send_cq_.get()) count += Flush(send_, true, out);
-  if (cq == recv_cq_.get()) count += Flush(recv_, false, out.subspan(count));
+  if (cq != recv_cq_.get()) return count;
+  out = out.subspan(count);
+  count += srq_ != nullptr ? srq_->FlushInto(qpn_, out) : Flush(*recv_, false, out);
   return count;
 }
 
@@ -264,16 +320,27 @@ absl::Status QueuePairState::Modify(const QpAttr& attr) {
   if (attr.state == QpState::kReset) {
     // The engine has forgotten all WRs; so do we, together with what they left in the CQs. (CQ locks come before those
     // of queues, as in Poll.)
-    send_cq_->Purge(qpn_);
-    if (recv_cq_ != send_cq_) recv_cq_->Purge(qpn_);
-    const std::scoped_lock lock(send_.mutex, recv_.mutex);
-    send_.writer.Reset();
-    recv_.writer.Reset();
-    send_.posted = 0;
-    recv_.posted = 0;
+    send_cq_->Purge(cookie_, srq_.get());
+    if (recv_cq_ != send_cq_) recv_cq_->Purge(cookie_, srq_.get());
+    send_.Reset();
+    if (recv_.has_value()) recv_->Reset();
   }
   set_state(attr.state);
   return absl::OkStatus();
+}
+
+absl::Status QueuePairState::AttachMulticast(const std::array<uint8_t, 16>& group) {
+  v1::AttachMulticastRequest request;
+  request.set_qp(handle_);
+  request.set_gid(group.data(), group.size());
+  return session()->Call(rpc::kAttachMulticast, request).status();
+}
+
+absl::Status QueuePairState::DetachMulticast(const std::array<uint8_t, 16>& group) {
+  v1::DetachMulticastRequest request;
+  request.set_qp(handle_);
+  request.set_gid(group.data(), group.size());
+  return session()->Call(rpc::kDetachMulticast, request).status();
 }
 
 absl::StatusOr<QpAttr> QueuePairState::Query() {
@@ -285,107 +352,23 @@ absl::StatusOr<QpAttr> QueuePairState::Query() {
 
 }  // namespace sdk
 
-namespace {
-
-// One SGE, or none for an empty message. False: longer than any message may be.
-struct OneSge {
-  OneSge(const void* addr, size_t length_bytes, const MemoryRegion* mr) noexcept
-      : sge{reinterpret_cast<uintptr_t>(addr), static_cast<uint32_t>(length_bytes), mr == nullptr ? 0 : mr->lkey()},
-        count(length_bytes == 0 ? 0 : 1),
-        fits(length_bytes <= UINT32_MAX) {}
-  std::span<const Sge> span() const noexcept { return {&sge, count}; }
-  Sge sge;
-  size_t count;
-  bool fits;
-};
-
-absl::Status TooLong(const char* operation, size_t length_bytes) {
-  return absl::InvalidArgumentError(absl::StrCat(operation, ": length_bytes=", length_bytes, " limit=", UINT32_MAX));
-}
-
-}  // namespace
-
 absl::StatusOr<QueuePair> QueuePair::Create(const ProtectionDomain& pd, const QpInit& init) {
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::QueuePairState> state, sdk::QueuePairState::Create(pd.state(), init));
   return QueuePair(std::move(state));
 }
 
-absl::Status QueuePair::PostSend(std::span<const SendWr> wrs, size_t* posted) noexcept {
-  return state_->PostSend(wrs, posted);
-}
-
-absl::Status QueuePair::PostRecv(std::span<const RecvWr> wrs, size_t* posted) noexcept {
-  return state_->PostRecv(wrs, posted);
-}
-
-absl::Status QueuePair::PostSend(uint64_t wr_id, const void* addr, size_t length_bytes, const MemoryRegion* mr,
-                                 uint32_t flags) noexcept {
-  const OneSge one(addr, length_bytes, mr);
-  return one.fits ? PostSendv(wr_id, one.span(), flags) : TooLong("post_send", length_bytes);
-}
-
-absl::Status QueuePair::PostSendv(uint64_t wr_id, std::span<const Sge> sges, uint32_t flags) noexcept {
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.flags = flags;
-  wr.sges = sges;
-  return state_->PostSend({&wr, 1}, nullptr);
-}
-
-absl::Status QueuePair::PostRecv(uint64_t wr_id, void* addr, size_t length_bytes, const MemoryRegion* mr) noexcept {
-  const OneSge one(addr, length_bytes, mr);
-  return one.fits ? PostRecvv(wr_id, one.span()) : TooLong("post_recv", length_bytes);
-}
-
-absl::Status QueuePair::PostRecvv(uint64_t wr_id, std::span<const Sge> sges) noexcept {
-  const RecvWr wr{wr_id, sges};
-  return state_->PostRecv({&wr, 1}, nullptr);
-}
-
-absl::Status QueuePair::PostRead(uint64_t wr_id, void* addr, size_t length_bytes, const MemoryRegion* mr,
-                                 uint32_t flags, uint64_t remote_addr, uint32_t rkey) noexcept {
-  const OneSge one(addr, length_bytes, mr);
-  return one.fits ? PostReadv(wr_id, one.span(), flags, remote_addr, rkey) : TooLong("post_read", length_bytes);
-}
-
-absl::Status QueuePair::PostReadv(uint64_t wr_id, std::span<const Sge> sges, uint32_t flags, uint64_t remote_addr,
-                                  uint32_t rkey) noexcept {
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.opcode = WrOpcode::kRdmaRead;
-  wr.flags = flags;
-  wr.sges = sges;
-  wr.remote_addr = remote_addr;
-  wr.rkey = rkey;
-  return state_->PostSend({&wr, 1}, nullptr);
-}
-
-absl::Status QueuePair::PostWrite(uint64_t wr_id, const void* addr, size_t length_bytes, const MemoryRegion* mr,
-                                  uint32_t flags, uint64_t remote_addr, uint32_t rkey) noexcept {
-  const OneSge one(addr, length_bytes, mr);
-  return one.fits ? PostWritev(wr_id, one.span(), flags, remote_addr, rkey) : TooLong("post_write", length_bytes);
-}
-
-absl::Status QueuePair::PostWritev(uint64_t wr_id, std::span<const Sge> sges, uint32_t flags, uint64_t remote_addr,
-                                   uint32_t rkey) noexcept {
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.opcode = WrOpcode::kRdmaWrite;
-  wr.flags = flags;
-  wr.sges = sges;
-  wr.remote_addr = remote_addr;
-  wr.rkey = rkey;
-  return state_->PostSend({&wr, 1}, nullptr);
-}
-
 absl::Status QueuePair::Modify(const QpAttr& attr) { return state_->Modify(attr); }
 absl::StatusOr<QpAttr> QueuePair::Query() const { return state_->Query(); }
+absl::Status QueuePair::AttachMulticast(const std::array<uint8_t, 16>& group) { return state_->AttachMulticast(group); }
+absl::Status QueuePair::DetachMulticast(const std::array<uint8_t, 16>& group) { return state_->DetachMulticast(group); }
 uint32_t QueuePair::qpn() const noexcept { return state_->qpn(); }
+QpType QueuePair::type() const noexcept { return state_->type(); }
 const QpCap& QueuePair::cap() const noexcept { return state_->cap(); }
 uint64_t QueuePair::handle() const noexcept { return state_->handle(); }
 void* QueuePair::context() const noexcept { return state_->context(); }
 CompletionQueue QueuePair::send_cq() const noexcept { return CompletionQueue(state_->send_cq()); }
 CompletionQueue QueuePair::recv_cq() const noexcept { return CompletionQueue(state_->recv_cq()); }
+SharedReceiveQueue QueuePair::srq() const noexcept { return SharedReceiveQueue(state_->srq()); }
 absl::Status QueuePair::Destroy() { return state_->Destroy(); }
 
 }  // namespace rdmad

@@ -1,10 +1,12 @@
 // Queue pairs, client side: posting, depth accounting, and what becomes of WRs when the daemon dies.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "client/sdk/protection_domain.h"
 #include "client/sdk/ring/work_queue_writer.h"
 #include "client/sdk/session.h"
+#include "client/sdk/shared_receive_queue.h"
 #include "rdmad/verbs.h"
 
 namespace rdmad::sdk {
@@ -32,6 +35,8 @@ class QueuePairState {
   const std::shared_ptr<PdState>& pd() const noexcept { return pd_; }
   const std::shared_ptr<CompletionQueueState>& send_cq() const noexcept { return send_cq_; }
   const std::shared_ptr<CompletionQueueState>& recv_cq() const noexcept { return recv_cq_; }
+  const std::shared_ptr<SrqState>& srq() const noexcept { return srq_; }  // may be null
+  QpType type() const noexcept { return type_; }
   uint64_t handle() const noexcept { return handle_; }
   uint32_t qpn() const noexcept { return qpn_; }
   const QpCap& cap() const noexcept { return cap_; }
@@ -41,6 +46,8 @@ class QueuePairState {
   absl::Status PostRecv(std::span<const RecvWr> wrs, size_t* posted) noexcept;
   absl::Status Modify(const QpAttr& attr);
   absl::StatusOr<QpAttr> Query();
+  absl::Status AttachMulticast(const std::array<uint8_t, 16>& group);
+  absl::Status DetachMulticast(const std::array<uint8_t, 16>& group);
   absl::Status Destroy();
 
   // What the client knows of the state: it follows Modify and the CM, and is behind when the device moves by itself.
@@ -49,7 +56,12 @@ class QueuePairState {
 
   // From the CQ, under its lock.
   void RetireSend(uint32_t wqe_count) noexcept { send_.writer.RetireUpTo(wqe_count); }
-  void RetireRecv() noexcept { recv_.writer.RetireOne(); }
+  // Returns the application's number of the WR; `wr_id` is the one in the Cqe.
+  uint64_t RetireRecv(uint64_t wr_id) noexcept {
+    if (srq_ != nullptr) return srq_->Retire(wr_id);
+    recv_->writer.RetireOne();
+    return wr_id;
+  }
   // The session is dead: hands out the outstanding WRs that complete into `cq`, as flushed. Each once.
   size_t FlushInto(const CompletionQueueState* cq, std::span<Wc> out) noexcept;
 
@@ -65,10 +77,20 @@ class QueuePairState {
       wr_ids[posted & (wr_ids.size() - 1)] = wr_id;
       ++posted;
     }
+    // The QP has entered RESET.
+    void Reset() noexcept {
+      const std::lock_guard lock(mutex);
+      writer.Reset();
+      posted = 0;
+    }
   };
 
+  // Without `recv_ring` with an SRQ.
   QueuePairState(std::shared_ptr<PdState> pd, const QpInit& init, const v1::CreateQpReply& reply,
-                 MappedQueue send_ring, MappedQueue recv_ring, uint32_t cookie);
+                 MappedQueue send_ring, const std::optional<MappedQueue>& recv_ring, uint32_t cookie);
+  int Encode(const SendWr& wr) noexcept;
+  // What an application must not ask of this type of QP.
+  bool Allows(const SendWr& wr) const noexcept;
   size_t Flush(Queue& queue, bool is_send, std::span<Wc> out) noexcept;
   absl::Status SendError(int error_number, const SendWr& wr) const;
   void Unlink() noexcept;
@@ -76,6 +98,8 @@ class QueuePairState {
   const std::shared_ptr<PdState> pd_;
   const std::shared_ptr<CompletionQueueState> send_cq_;
   const std::shared_ptr<CompletionQueueState> recv_cq_;
+  const std::shared_ptr<SrqState> srq_;
+  const QpType type_;
   const uint64_t handle_;
   const uint32_t qpn_;
   const QpCap cap_;
@@ -85,7 +109,7 @@ class QueuePairState {
   std::atomic<QpState> state_{QpState::kReset};
   std::atomic<bool> destroyed_{false};
   Queue send_;
-  Queue recv_;
+  std::optional<Queue> recv_;  // none with an SRQ
 };
 
 }  // namespace rdmad::sdk

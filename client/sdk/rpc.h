@@ -39,6 +39,16 @@ SDK_RPC(VerbsService, CreateQp);
 SDK_RPC(VerbsService, ModifyQp);
 SDK_RPC(VerbsService, QueryQp);
 SDK_RPC(VerbsService, DestroyQp);
+SDK_RPC(VerbsService, CreateSrq);
+SDK_RPC(VerbsService, ModifySrq);
+SDK_RPC(VerbsService, QuerySrq);
+SDK_RPC(VerbsService, DestroySrq);
+SDK_RPC(VerbsService, CreateAh);
+SDK_RPC(VerbsService, DestroyAh);
+SDK_RPC(VerbsService, AllocMw);
+SDK_RPC(VerbsService, DeallocMw);
+SDK_RPC(VerbsService, AttachMulticast);
+SDK_RPC(VerbsService, DetachMulticast);
 
 SDK_RPC(CmService, CreateEventChannel);
 SDK_RPC(CmService, DestroyEventChannel);
@@ -58,6 +68,8 @@ SDK_RPC(CmService, Establish);
 SDK_RPC(CmService, Disconnect);
 SDK_RPC(CmService, Notify);
 SDK_RPC(CmService, InitQpAttr);
+SDK_RPC(CmService, JoinMulticast);
+SDK_RPC(CmService, LeaveMulticast);
 
 SDK_RPC(AdminService, GetStatus);
 SDK_RPC(AdminService, ListDevices);

@@ -162,6 +162,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::set<Reaper*> reapers_;
 };
 
+absl::StatusOr<std::vector<DeviceInfo>> QueryDevices(Session& session);
+
 // What a Client is: how to attach, and the session that it has now. Thread: any.
 class ClientState {
  public:

@@ -125,36 +125,46 @@ const char* EventString(CmEventType type) noexcept {
 
 const char* AsyncEventString(uint32_t type) noexcept {
   switch (type) {
-    case 0:
+    case kAsyncCqErr:
       return "CQ error";
-    case 1:
+    case kAsyncQpFatal:
       return "local work queue catastrophic error";
-    case 2:
+    case kAsyncQpReqErr:
       return "invalid request local work queue error";
-    case 3:
+    case kAsyncQpAccessErr:
       return "local access violation work queue error";
-    case 4:
+    case kAsyncCommEst:
       return "communication established";
-    case 5:
+    case kAsyncSqDrained:
       return "send queue drained";
+    case kAsyncPathMig:
+      return "path migrated";
+    case kAsyncPathMigErr:
+      return "path migration request error";
     case kAsyncDeviceFatal:
       return "local catastrophic error";
-    case 9:
+    case kAsyncPortActive:
       return "port active";
-    case 10:
+    case kAsyncPortErr:
       return "port error";
-    case 11:
+    case kAsyncLidChange:
       return "LID change";
-    case 12:
+    case kAsyncPkeyChange:
       return "PKey change";
-    case 14:
+    case kAsyncSmChange:
+      return "SM change";
+    case kAsyncSrqErr:
       return "SRQ catastrophic error";
-    case 15:
+    case kAsyncSrqLimitReached:
       return "SRQ limit reached";
-    case 16:
+    case kAsyncQpLastWqe:
       return "last WQE reached";
-    case 18:
+    case kAsyncClientReregister:
+      return "client reregistration";
+    case kAsyncGidChange:
       return "GID table change";
+    case kAsyncWqFatal:
+      return "WQ fatal error";
     default:
       return "unknown event";
   }

@@ -168,6 +168,7 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
                               google::protobuf::MessageLite* any_reply) {
   const std::lock_guard lock(mutex_);
   ++calls_[method];
+  requests_[method] = any_request.SerializeAsString();
   if (const auto failure = failures_.find(method); failure != failures_.end()) {
     const absl::Status status = failure->second;
     failures_.erase(failure);
@@ -200,6 +201,8 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
     cqs_.erase(static_cast<const v1::DestroyCqRequest&>(any_request).cq());
   } else if (method == "AllocPd") {
     static_cast<v1::AllocPdReply*>(any_reply)->set_pd(next_handle_++);
+  } else if (AnswerNewer(method, any_request, any_reply)) {
+    return absl::OkStatus();
   } else if (method == "CreateQp") {
     const auto& request = static_cast<const v1::CreateQpRequest&>(any_request);
     auto* reply = static_cast<v1::CreateQpReply*>(any_reply);
@@ -212,16 +215,18 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
     Qp qp;
     qp.send_ring = reinterpret_cast<shm::WorkQueueHeader*>(
         AllocateRing(shm::WorkQueueBytes(send_slots), send_slots, reply->mutable_send_ring()));
-    qp.recv_ring = reinterpret_cast<shm::WorkQueueHeader*>(
-        AllocateRing(shm::WorkQueueBytes(recv_slots), recv_slots, reply->mutable_recv_ring()));
+    qp.send_slots = send_slots;
+    if (request.srq() == 0) {
+      qp.recv_ring = reinterpret_cast<shm::WorkQueueHeader*>(
+          AllocateRing(shm::WorkQueueBytes(recv_slots), recv_slots, reply->mutable_recv_ring()));
+    }
     qp.send_cq = request.send_cq();
     qp.recv_cq = request.recv_cq();
     qp.cookie = request.cookie();
     reply->set_qp(next_handle_++);
     qp.qpn = static_cast<uint32_t>(100 + reply->qp());
-    qp.doorbell = static_cast<uint32_t>(reply->qp());
     reply->set_qpn(qp.qpn);
-    reply->set_doorbell_index(qp.doorbell);
+    reply->set_doorbell_index(static_cast<uint32_t>(reply->qp()));
     *reply->mutable_cap() = request.cap();
     qps_[reply->qp()] = qp;
   } else if (method == "DestroyQp") {
@@ -260,6 +265,50 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
   return absl::OkStatus();
 }
 
+bool FakeDaemon::AnswerNewer(const std::string& method, const google::protobuf::MessageLite& any_request,
+                             google::protobuf::MessageLite* any_reply) {
+  if (method == "QueryDevices") {
+    *static_cast<v1::QueryDevicesReply*>(any_reply) = devices_;
+  } else if (method == "CreateSrq") {
+    const auto& request = static_cast<const v1::CreateSrqRequest&>(any_request);
+    auto* reply = static_cast<v1::CreateSrqReply*>(any_reply);
+    Srq srq;
+    srq.slot_count = std::bit_ceil(request.max_wr() * (1 + shm::ExtraSlotsForSges(request.max_sge())));
+    srq.ring = reinterpret_cast<shm::WorkQueueHeader*>(
+        AllocateRing(shm::WorkQueueBytes(srq.slot_count), srq.slot_count, reply->mutable_ring()));
+    srq.max_wr = request.max_wr();
+    srq.max_sge = request.max_sge();
+    srq.limit = request.limit();
+    reply->set_srq(next_handle_++);
+    reply->set_max_wr(srq.max_wr);
+    reply->set_max_sge(srq.max_sge);
+    reply->set_doorbell_index(static_cast<uint32_t>(reply->srq()));
+    srqs_[reply->srq()] = srq;
+  } else if (method == "ModifySrq") {
+    const auto& request = static_cast<const v1::ModifySrqRequest&>(any_request);
+    srqs_.at(request.srq()).limit = request.limit();
+  } else if (method == "QuerySrq") {
+    const Srq& srq = srqs_.at(static_cast<const v1::QuerySrqRequest&>(any_request).srq());
+    auto* reply = static_cast<v1::QuerySrqReply*>(any_reply);
+    reply->set_max_wr(srq.max_wr);
+    reply->set_max_sge(srq.max_sge);
+    reply->set_limit(srq.limit);
+  } else if (method == "DestroySrq") {
+    srqs_.erase(static_cast<const v1::DestroySrqRequest&>(any_request).srq());
+  } else if (method == "CreateAh") {
+    auto* reply = static_cast<v1::CreateAhReply*>(any_reply);
+    reply->set_ah(next_handle_++);
+    reply->set_slot_handle(static_cast<uint32_t>(500 + reply->ah()));
+  } else if (method == "AllocMw") {
+    auto* reply = static_cast<v1::AllocMwReply*>(any_reply);
+    reply->set_mw(next_handle_++);
+    reply->set_rkey(0xabcdef00);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void FakeDaemon::Complete(uint64_t qp_handle, const Completion& completion, bool is_recv) {
   const std::lock_guard lock(mutex_);
   shm::Cqe cqe{};
@@ -270,6 +319,7 @@ void FakeDaemon::Complete(uint64_t qp_handle, const Completion& completion, bool
   cqe.byte_len = completion.byte_len;
   cqe.imm_be = completion.imm_be;
   cqe.wqe_count = completion.wqe_count;
+  cqe.src_qpn = completion.src_qpn;
   const Qp& qp = qps_.at(qp_handle);
   const uint64_t cq_handle = is_recv ? qp.recv_cq : qp.send_cq;
   const Cq& cq = cqs_.at(cq_handle);
@@ -295,9 +345,31 @@ uint32_t FakeDaemon::PublishedReceives(uint64_t qp) const {
   return qps_.at(qp).recv_ring->tail.load();
 }
 
-bool FakeDaemon::DoorbellRung(uint64_t qp) const {
+shm::WorkSlot FakeDaemon::LastSend(uint64_t qp_handle) const {
   const std::lock_guard lock(mutex_);
-  const uint32_t index = qps_.at(qp).doorbell;
+  const Qp& qp = qps_.at(qp_handle);
+  return reinterpret_cast<const shm::WorkSlot*>(qp.send_ring + 1)[(qp.send_ring->tail.load() - 1) &
+                                                                  (qp.send_slots - 1)];
+}
+
+shm::WorkSlot FakeDaemon::TakeSrqReceive(uint64_t srq_handle) {
+  const std::lock_guard lock(mutex_);
+  const Srq& srq = srqs_.at(srq_handle);
+  const uint32_t head = srq.ring->head.load();
+  if (head == srq.ring->tail.load()) std::abort();  // nothing there
+  const shm::WorkSlot slot = reinterpret_cast<const shm::WorkSlot*>(srq.ring + 1)[head & (srq.slot_count - 1)];
+  srq.ring->head.store(head + 1 + slot.extra_slots);
+  return slot;
+}
+
+uint32_t FakeDaemon::PublishedSrqReceives(uint64_t srq) const {
+  const std::lock_guard lock(mutex_);
+  return srqs_.at(srq).ring->tail.load() - srqs_.at(srq).ring->head.load();
+}
+
+bool FakeDaemon::DoorbellRung(uint64_t queue) const {
+  const std::lock_guard lock(mutex_);
+  const uint32_t index = static_cast<uint32_t>(queue);
   const auto* control = reinterpret_cast<const shm::ControlSegment*>(control_.data());
   return (control->words[index / 64].load() & (uint64_t{1} << (index % 64))) != 0;
 }

@@ -13,6 +13,7 @@
 #include "client/sdk/mapping.h"
 #include "client/sdk/session.h"
 #include "client/sdk/unique_fd.h"
+#include "proto/rdmad/v1/verbs.pb.h"
 #include "proto/shm/completion_queue.h"
 #include "proto/shm/doorbell.h"
 #include "proto/shm/engine_page.h"
@@ -30,6 +31,7 @@ struct Completion {
   uint32_t byte_len = 0;
   uint32_t imm_be = 0;
   uint32_t wqe_count = 0;
+  uint32_t src_qpn = 0;
 };
 
 // Thread: any; one lock for all.
@@ -55,7 +57,13 @@ class FakeDaemon {
   // Slots that the client has published and the test has not taken yet.
   uint32_t PublishedSends(uint64_t qp) const;
   uint32_t PublishedReceives(uint64_t qp) const;
-  bool DoorbellRung(uint64_t qp) const;
+  // The newest WR that was published, of a QP's send queue.
+  shm::WorkSlot LastSend(uint64_t qp) const;
+  // Takes the oldest published receive of an SRQ, and moves the ring's head.
+  shm::WorkSlot TakeSrqReceive(uint64_t srq);
+  uint32_t PublishedSrqReceives(uint64_t srq) const;
+  // QPs and SRQs.
+  bool DoorbellRung(uint64_t queue) const;
   void SetEngineSleeping(bool sleeping);
   // Bytes in the wake pipe; takes them out.
   int TakeWakes();
@@ -71,6 +79,19 @@ class FakeDaemon {
   int calls(const std::string& method) const;
   // The next call of this method fails so.
   void FailNext(const std::string& method, absl::Status status);
+  // The last request of this method. It must be of that type.
+  template <typename Request>
+  Request LastRequest(const std::string& method) const {
+    const std::lock_guard lock(mutex_);
+    Request request;
+    request.ParseFromString(requests_.at(method));
+    return request;
+  }
+  // What QueryDevices answers.
+  void SetDevices(const v1::QueryDevicesReply& devices) {
+    const std::lock_guard lock(mutex_);
+    devices_ = devices;
+  }
   bool HasId(uint64_t id) const;
 
  private:
@@ -83,12 +104,19 @@ class FakeDaemon {
   };
   struct Qp {
     shm::WorkQueueHeader* send_ring = nullptr;
+    uint32_t send_slots = 0;
     shm::WorkQueueHeader* recv_ring = nullptr;
     uint64_t send_cq = 0;
     uint64_t recv_cq = 0;
     uint32_t qpn = 0;
     uint32_t cookie = 0;
-    uint32_t doorbell = 0;
+  };
+  struct Srq {
+    shm::WorkQueueHeader* ring = nullptr;
+    uint32_t slot_count = 0;
+    uint32_t max_wr = 0;
+    uint32_t max_sge = 0;
+    uint32_t limit = 0;
   };
   struct Id {
     uint64_t channel = 0;
@@ -96,6 +124,9 @@ class FakeDaemon {
     uint32_t reported = 0;
   };
 
+  // The answer of the session's object; false: not a method of SRQs, address handles or windows.
+  bool AnswerNewer(const std::string& method, const google::protobuf::MessageLite& request,
+                   google::protobuf::MessageLite* reply);
   absl::Status Call(const std::string& method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* reply);
   void SendDescriptor(uint64_t tag, v1::DescriptorKind kind, int fd);
@@ -125,7 +156,10 @@ class FakeDaemon {
   std::map<uint64_t, UniqueFd> pipes_;  // write ends, by handle of the channel
   std::map<uint64_t, Cq> cqs_;
   std::map<uint64_t, Qp> qps_;
+  std::map<uint64_t, Srq> srqs_;
   std::map<uint64_t, Id> ids_;
+  v1::QueryDevicesReply devices_;
+  std::map<std::string, std::string> requests_;  // serialized
   std::map<std::string, int> calls_;
   std::map<std::string, absl::Status> failures_;
 };

@@ -28,14 +28,42 @@ struct AttachOptions {
   absl::Duration call_timeout = absl::Seconds(30);
 };
 
-// ibv_async_event.
-struct AsyncEvent {
-  uint32_t type = 0;    // ibv_event_type
-  uint64_t handle = 0;  // of the QP or CQ (its handle()), or the index of the device
+// ibv_event_type.
+enum AsyncEventType : uint32_t {
+  // Of a CQ: it overran, and its QPs are in error.
+  kAsyncCqErr = 0,
+  // Of a QP.
+  kAsyncQpFatal = 1,
+  kAsyncQpReqErr = 2,
+  kAsyncQpAccessErr = 3,
+  kAsyncCommEst = 4,     // data came before the connection was told to be there; see CmId::Notify
+  kAsyncSqDrained = 5,   // state SQD: what had begun is done
+  kAsyncPathMig = 6,
+  kAsyncPathMigErr = 7,
+  kAsyncQpLastWqe = 16,  // in error, and will take no more receives from its SRQ
+  // Of a device.
+  kAsyncDeviceFatal = 8,
+  kAsyncPortActive = 9,
+  kAsyncPortErr = 10,
+  kAsyncLidChange = 11,
+  kAsyncPkeyChange = 12,
+  kAsyncSmChange = 13,
+  kAsyncClientReregister = 17,
+  kAsyncGidChange = 18,  // ask GetDevices
+  // Of an SRQ.
+  kAsyncSrqErr = 14,
+  kAsyncSrqLimitReached = 15,
+  // Of a WQ, which rdmad has not.
+  kAsyncWqFatal = 19,
 };
 
-// Something of the session as a whole went wrong; see ibv_event_type in infiniband/verbs.h.
-inline constexpr uint32_t kAsyncDeviceFatal = 8;
+// ibv_async_event.
+struct AsyncEvent {
+  uint32_t type = 0;    // AsyncEventType
+  uint64_t handle = 0;  // of the QP, CQ or SRQ (its handle()), or the index of the device
+};
+
+// "SRQ limit reached", for a person (ibv_event_type_str). Never null.
 const char* AsyncEventString(uint32_t type) noexcept;
 
 // An attached session. A Client is a cheap handle: copies are the same session, and every object made from it keeps
@@ -47,8 +75,9 @@ const char* AsyncEventString(uint32_t type) noexcept;
 // Thread: any.
 class Client {
  public:
-  // Errors: Unavailable (no daemon within the deadline; says which socket was tried and what to do), PermissionDenied,
-  // FailedPrecondition (versions differ), InvalidArgument (name or path too long).
+  // Errors: Unavailable (no daemon within the deadline; says which socket was tried and what to do), DeadlineExceeded (one
+  // is there and does not answer), PermissionDenied, FailedPrecondition (versions differ), InvalidArgument (name or path too
+  // long).
   static absl::StatusOr<Client> Attach(AttachOptions options = {});
 
   uint64_t session_id() const;
@@ -62,7 +91,7 @@ class Client {
 
   // A descriptor that is readable when GetAsyncEvent has something. Belongs to the Client.
   int async_fd() const;
-  // Waits for an event of this session's QPs, CQs or devices. When the daemon goes away: one kAsyncDeviceFatal, then
+  // Waits for an event of this session's QPs, CQs, SRQs or devices. When the daemon goes away: one kAsyncDeviceFatal, then
   // Unavailable. Errors: DeadlineExceeded (nothing within `timeout`, or O_NONBLOCK is set and nothing is there).
   absl::StatusOr<AsyncEvent> GetAsyncEvent(absl::Duration timeout = absl::InfiniteDuration());
 

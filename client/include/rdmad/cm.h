@@ -1,6 +1,6 @@
 // Making connections, with the names of librdmacm: EventChannel, CmEvent, CmId, GetAddrInfo.
 //
-// A CmId is what a socket is to TCP. With an EventChannel it is asynchronous: calls return at once and what came of them
+// A CmId is what a socket is to TCP, or with PortSpace::kUdp to UDP. With an EventChannel it is asynchronous: calls return at once and what came of them
 // arrives as a CmEvent. Without one it is synchronous: calls wait for their event and return its outcome. The semantics
 // of each call are those of its manual page: CmId::ResolveAddr is rdma_resolve_addr(3), and so on.
 #pragma once
@@ -54,6 +54,13 @@ enum class CmEventType : uint32_t {
 // "RDMA_CM_EVENT_ESTABLISHED" (rdma_event_str). Never null.
 const char* EventString(CmEventType type) noexcept;
 
+// rdma_ud_param: how a datagram reaches its peer.
+struct UdParam {
+  uint32_t qpn = 0;
+  uint32_t qkey = 0;
+  AddressHandleAttr ah;
+};
+
 // What happened to an id. Destroying the event acknowledges it (rdma_ack_cm_event); the destruction of its id waits for
 // that.
 class CmEvent {
@@ -70,9 +77,14 @@ class CmEvent {
   CmId* listen_id() const noexcept { return listen_id_; }
   std::unique_ptr<CmId> TakeId() noexcept;
   // Of the peer, with kConnectRequest, kConnectResponse, kEstablished and kRejected. Private data may be longer than
-  // what the peer gave: the rest is zero.
+  // what the peer gave: the rest is zero. With PortSpace::kUdp: the private data only.
   const ConnParam& param() const noexcept;
   Mtu path_mtu() const noexcept;
+  // Of PortSpace::kUdp. With kEstablished of a Connect: the QP that answered. With kMulticastJoin: the group. With
+  // kConnectRequest only `ah`, the way back, means anything.
+  const UdParam& ud() const noexcept;
+  // As given to JoinMulticast; with kMulticastJoin and kMulticastError.
+  uint64_t multicast_cookie() const noexcept;
   // OK, or what went wrong in words, with both ends' addresses.
   absl::Status ToStatus() const;
 
@@ -126,6 +138,12 @@ struct AddrInfoHints {
   PortSpace port_space = PortSpace::kTcp;
 };
 
+// rdma_join_multicast_ex.
+enum class MulticastJoin : uint32_t {
+  kFullMember = 0,
+  kSendOnly = 1,  // sends to the group, and gets nothing of it
+};
+
 // Names to addresses, best first (rdma_getaddrinfo). May ask name servers, and then blocks.
 // Errors: NotFound (unknown name or service, with the resolver's words), InvalidArgument (both empty).
 absl::StatusOr<std::vector<AddrInfo>> GetAddrInfo(const std::string& node, const std::string& service,
@@ -141,7 +159,7 @@ class CmId {
   static absl::StatusOr<std::unique_ptr<CmId>> Create(const Client& client, EventChannel* channel = nullptr,
                                                       PortSpace port_space = PortSpace::kTcp, void* context = nullptr);
   // Bound (passive) or resolved (active, with a QP if `init` is given) and synchronous, in one call (rdma_create_ep).
-  // A passive id keeps `pd` and `init` for the QPs of the ids that GetRequest returns.
+  // A passive id keeps `pd` and `init` for the QPs of the ids that GetRequest returns. The type of QP is `info`'s.
   static absl::StatusOr<std::unique_ptr<CmId>> CreateEp(const Client& client, const AddrInfo& info,
                                                         const ProtectionDomain* pd = nullptr,
                                                         const QpInit* init = nullptr);
@@ -171,24 +189,44 @@ class CmId {
   absl::Status ResolveAddr(const Address& local, const Address& peer, absl::Duration timeout);
   absl::Status ResolveRoute(absl::Duration timeout);
   absl::Status Listen(int backlog = 128);
+  // Ends in kEstablished (without a QP of the id's: kConnectResponse), kRejected or kUnreachable. PortSpace::kUdp asks the
+  // peer's listener for a QP: kEstablished brings it, see CmEvent::ud(); of `param` only private_data counts.
   absl::Status Connect(const ConnParam& param = {});
   // Waits for a connection request of a synchronous listening id and returns its id, synchronous as well
   // (rdma_get_request). Errors: DeadlineExceeded.
   absl::StatusOr<std::unique_ptr<CmId>> GetRequest(absl::Duration timeout = absl::InfiniteDuration());
+  // Ends in kEstablished; with PortSpace::kUdp the peer is told of this id's QP (or param.qpn), and that is all.
   absl::Status Accept(const ConnParam& param = {});
   absl::Status Reject(std::span<const uint8_t> private_data = {});
   // For a connecting id without QP of its own, after kConnectResponse (rdma_establish).
   absl::Status Establish();
-  // `event`: ibv_event_type; COMM_EST (4) (rdma_notify).
+  // For a QP that the application moves by itself: hands on what GetAsyncEvent said of it, kAsyncCommEst (rdma_notify).
   absl::Status Notify(uint32_t event);
+  // Ends in kDisconnected. Not with PortSpace::kUdp.
   absl::Status Disconnect();
+
+  // Of an id with PortSpace::kUdp that is bound to a device: joins the group (rdma_join_multicast). Ends in kMulticastJoin,
+  // which brings the group's address in CmEvent::ud(), or kMulticastError. Receives of the id's QP then get what is sent to
+  // the group, that of this host's other members included; a QP made later is for AttachMulticast. `cookie` comes back in
+  // the event. Errors: AlreadyExists (the id is in it), InvalidArgument (no multicast address).
+  absl::Status JoinMulticast(const Address& group, uint64_t cookie = 0,
+                             MulticastJoin join = MulticastJoin::kFullMember);
+  // Events of the join that nobody fetched stay. Errors: NotFound (the id is not in the group). DestroyId leaves all groups.
+  absl::Status LeaveMulticast(const Address& group);
+
   // The attributes that move this connection's QP into `state` (rdma_init_qp_attr).
   absl::StatusOr<QpAttr> InitQpAttr(QpState state) const;
 
   // Makes the QP that this id connects, in state Init, ready for receives (rdma_create_qp). Without `pd` the default PD
-  // of the device is taken; CQs that are missing are made, each with a channel (see GetSendComp).
+  // of the device is taken; without init.srq the id's SRQ, if there is one; CQs that are missing are made, each with a
+  // channel (see GetSendComp). With PortSpace::kUdp the QP, a UD one with kUdpQkey, comes up in state Rts: ready for all.
+  // Errors: InvalidArgument (UD in another port space, another type in that one).
   absl::Status CreateQp(const ProtectionDomain* pd, const QpInit& init);
   void DestroyQp();
+  // Makes the SRQ that the id's QP is going to use (rdma_create_srq). Without `pd` the default PD of the device is taken.
+  absl::Status CreateSrq(const ProtectionDomain* pd, const SrqInit& init);
+  // Lets go of it; it goes away with its last user.
+  void DestroySrq();
 
   Address local_addr() const;
   Address peer_addr() const;
@@ -202,7 +240,8 @@ class CmId {
   void set_context(void* context) noexcept { context_ = context; }
   uint64_t handle() const noexcept;
   QueuePair qp() const;
-  // That of the QP, or the default one of the device. Errors: FailedPrecondition (bound to no device yet).
+  SharedReceiveQueue srq() const;  // of CreateSrq; may be none
+  // That of the QP or the SRQ, or the default one of the device. Errors: FailedPrecondition (bound to no device yet).
   absl::StatusOr<ProtectionDomain> pd() const;
   // The last event of a synchronous id (rdma_cm_id.event), until the next call; may be null.
   const CmEvent* event() const noexcept { return event_.get(); }
@@ -223,6 +262,7 @@ class CmId {
  private:
   // Of a synchronous id: waits for the event that ends the call, and keeps it. Asynchronous: nothing to do.
   absl::Status Complete(CmEventType expected);
+  absl::StatusOr<std::shared_ptr<sdk::PdState>> PdFor(const ProtectionDomain* pd, const char* operation) const;
 
   std::shared_ptr<sdk::IdState> state_;
   void* context_ = nullptr;

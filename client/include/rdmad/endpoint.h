@@ -106,7 +106,8 @@ class Endpoint {
   static RemoteBuffer Describe(const MemoryRegion& region) noexcept;
 
   // Waits for what is queued, tells the peer, and ends. The peer receives everything first, then IsClosed.
-  // Errors: DeadlineExceeded (the peer did not take what was queued; the connection is ended all the same).
+  // OK: all that was sent, written and read is done. Errors, and the connection is ended all the same: DeadlineExceeded
+  // (the peer did not take what was queued); else what ended the connection before, where something was not done by then.
   absl::Status Close(absl::Duration timeout = absl::Seconds(5));
 
   // The polled style: never wait. nullopt: nothing yet. TrySend leaves `buffer` to the caller when it returns false.

@@ -15,12 +15,16 @@
 
 namespace rdmad {
 
+class AddressHandle;
+struct MwBind;
+
 // ibv_access_flags.
 enum Access : uint32_t {
   kAccessLocalWrite = 1 << 0,
   kAccessRemoteWrite = 1 << 1,
   kAccessRemoteRead = 1 << 2,
   kAccessRemoteAtomic = 1 << 3,
+  kAccessMwBind = 1 << 4,  // memory windows may be bound to the region
 };
 
 enum class QpType : uint8_t { kRc = 2, kUc = 3, kUd = 4 };
@@ -57,6 +61,8 @@ enum class WrOpcode : uint8_t {
   kRdmaRead = 5,
   kCompareSwap = 6,
   kFetchAdd = 7,
+  kLocalInv = 8,  // takes a memory window's key back
+  kBindMw = 9,
 };
 
 // ibv_send_flags.
@@ -67,19 +73,27 @@ enum SendFlags : uint32_t {
   kSendInline = 1 << 3,     // the bytes are copied while posting: no lkey needed, memory free at once
 };
 
-// Bits are those of SendFlags. `sges` must stay valid during the call that posts it only.
+// `flags` are SendFlags. An RC QP has every operation, a UC QP sends and writes, a UD QP sends. What `sges`, `ah` and `bind`
+// point to is looked at only during the call that posts.
 struct SendWr {
   uint64_t wr_id = 0;
   WrOpcode opcode = WrOpcode::kSend;
   uint32_t flags = kSendSignaled;
   std::span<const Sge> sges;
-  uint32_t imm_be = 0;  // immediate data in network order, or the rkey to invalidate
-  uint64_t remote_addr = 0;
+  // Immediate data in network order; with kSendWithInv the peer's key, with kLocalInv our own, that stops to be valid.
+  uint32_t imm_be = 0;
+  uint64_t remote_addr = 0;  // reads, writes; atomics: a multiple of 8
   uint32_t rkey = 0;
-  uint64_t compare_add = 0;
-  uint64_t swap = 0;
+  uint64_t compare_add = 0;  // what kCompareSwap compares with, what kFetchAdd adds; host order
+  uint64_t swap = 0;         // kCompareSwap
+  const MwBind* bind = nullptr;  // kBindMw
+  // UD: where the datagram goes. The handle itself must exist until the WR is done.
+  const AddressHandle* ah = nullptr;
+  uint32_t remote_qpn = 0;
+  uint32_t remote_qkey = 0;  // with the high bit set, the QP's own QKey is sent instead
 };
 
+// On a UD QP the first kGrhBytes of a receive are for the GRH, also where there is none (see kWcGrh).
 struct RecvWr {
   uint64_t wr_id = 0;
   std::span<const Sge> sges;
@@ -126,10 +140,13 @@ enum class WcOpcode : uint8_t {
 
 // Bits of Wc::flags: ibv_wc_flags.
 enum WcFlags : uint32_t {
-  kWcGrh = 1 << 0,
+  kWcGrh = 1 << 0,      // UD: the first kGrhBytes of the receive say where the datagram came from
   kWcWithImm = 1 << 1,
-  kWcWithInv = 1 << 3,
+  kWcWithInv = 1 << 3,  // the peer took back one of our windows' keys
 };
+
+// Bytes of a UD receive that belong to the GRH; they count in Wc::byte_len. With IPv4 the last 20 of them hold the IP header.
+inline constexpr uint32_t kGrhBytes = 40;
 
 // The fate of one WR. With a status other than kSuccess only wr_id, status, qpn and vendor_err mean anything.
 struct Wc {
@@ -137,10 +154,10 @@ struct Wc {
   WcStatus status;
   WcOpcode opcode;
   uint32_t flags;     // WcFlags
-  uint32_t byte_len;  // received, or read
-  uint32_t imm_be;    // immediate data in network order, or the rkey that was invalidated
+  uint32_t byte_len;  // received (UD: with the GRH), or read
+  uint32_t imm_be;    // immediate data in network order, or the key that was invalidated
   uint32_t qpn;       // the local QP
-  uint32_t src_qpn;   // UD
+  uint32_t src_qpn;   // UD: the sender's
   uint32_t vendor_err;
 };
 
@@ -164,18 +181,25 @@ struct ConnParam {
   // How long a peer that finds no receive posted is told to wait before it tries again, by the code of ibv_modify_qp(3): 10
   // is 0.32 ms. 0 leaves it to rdma_cm, which says 655 ms.
   uint8_t min_rnr_timer = 10;
-  bool srq = false;
+  bool srq = false;   // follows from the QP, where the id has one
   uint32_t qpn = 0;   // only for a QP that the application moves by itself
-  uint32_t qkey = 0;  // UD
+  uint32_t qkey = 0;  // UD; 0: kUdpQkey
 };
+
+// The QKey of QPs of the UDP port space (RDMA_UDP_QKEY).
+inline constexpr uint32_t kUdpQkey = 0x01234567;
+// The destination QPN of datagrams to a multicast group.
+inline constexpr uint32_t kMulticastQpn = 0xffffff;
 
 // ibv_ah_attr of a RoCE address.
 struct AddressHandleAttr {
-  std::array<uint8_t, 16> dest_gid = {};
-  uint32_t sgid_index = 0;
-  uint32_t flow_label = 0;
+  std::array<uint8_t, 16> dest_gid = {};  // the IP address; IPv4 as ::ffff:a.b.c.d
+  uint32_t sgid_index = 0;                // our address: an index of DeviceInfo::gids
+  uint32_t flow_label = 0;                // 20 bits, IPv6
   uint8_t hop_limit = 64;
   uint8_t traffic_class = 0;
+
+  friend bool operator==(const AddressHandleAttr&, const AddressHandleAttr&) = default;
 };
 
 // Bits of QpAttr::mask: ibv_qp_attr_mask.
@@ -251,6 +275,12 @@ struct DeviceInfo {
   uint32_t max_pd = 0;
   uint32_t max_srq = 0;
   uint32_t max_srq_wr = 0;
+  uint32_t max_srq_sge = 0;
+  uint32_t max_ah = 0;
+  uint32_t max_mw = 0;
+  uint32_t max_mcast_groups = 0;
+  uint32_t max_mcast_qps = 0;      // per group
+  uint32_t atomic_capability = 0;  // ibv_atomic_cap: 0 none, 1 among this device's own atomics, 2 with the CPU's too
 };
 
 }  // namespace rdmad

@@ -1,10 +1,12 @@
-// Verbs objects: ProtectionDomain, MemoryRegion, CompletionChannel, CompletionQueue, QueuePair.
+// Verbs objects: ProtectionDomain, MemoryRegion, MemoryWindow, AddressHandle, CompletionChannel, CompletionQueue,
+// SharedReceiveQueue, QueuePair.
 //
-// Each class is a cheap handle: copies name the same object, and users keep what they use (a QP its CQs and its PD), so
+// Each class is a cheap handle: copies name the same object, and users keep what they use (a QP its CQs, SRQ and PD), so
 // any order of destruction is right. An object goes away with its last handle and user, or at once with Destroy().
 // Thread: any, as verbs: QPs and CQs may be used by several threads at a time; each queue has its own lock.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,11 +22,14 @@
 namespace rdmad {
 
 namespace sdk {
+class AddressHandleState;
 class CompletionChannelState;
 class CompletionQueueState;
 class PdState;
 class QueuePairState;
 class RegionState;
+class SrqState;
+class WindowState;
 }  // namespace sdk
 
 // Memory that the device may touch, and the keys that name it. The region lasts as long as a handle to it.
@@ -78,6 +83,75 @@ class ProtectionDomain {
  private:
   std::shared_ptr<sdk::PdState> state_;
 };
+
+// A key for part of a region, given to a peer and taken back by work requests, without a call to the daemon: a window of
+// type 2 (ibv_mw). Bind it with QueuePair::PostBind; its key ends with QueuePair::PostLocalInv, a peer's
+// WrOpcode::kSendWithInv, a new bind, or Dealloc(). Each bind must use another key than the one before, of which only the
+// low 8 bits change: NextKey.
+class MemoryWindow {
+ public:
+  MemoryWindow() = default;
+
+  // Errors: ResourceExhausted (DeviceInfo::max_mw, quota), Unimplemented (max_mw is 0).
+  static absl::StatusOr<MemoryWindow> Alloc(const ProtectionDomain& pd);
+
+  // The key of the last PostBind; before the first one it opens nothing. Thread: any, but binds of one window not at a time.
+  uint32_t rkey() const noexcept;
+  // For those who post kBindMw by themselves: notes the key that MwBind::rkey said.
+  void set_rkey(uint32_t rkey) noexcept;
+  // ibv_inc_rkey.
+  static constexpr uint32_t NextKey(uint32_t rkey) noexcept { return (rkey & ~0xffu) | ((rkey + 1) & 0xffu); }
+
+  // At once, whatever other handles there are: the key opens nothing any more when it returns (ibv_dealloc_mw).
+  absl::Status Dealloc();
+
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  explicit MemoryWindow(std::shared_ptr<sdk::WindowState> state) noexcept : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<sdk::WindowState> state_;
+};
+
+// What kBindMw does (ibv_mw_bind_info): from now on `rkey` opens these bytes to peers of QPs in the window's PD.
+struct MwBind {
+  uint32_t rkey = 0;                 // NextKey of the window's last key
+  const MemoryRegion* mr = nullptr;  // with kAccessMwBind among its rights
+  const void* addr = nullptr;        // within `mr`
+  size_t length_bytes = 0;           // 0: opens nothing, and needs no `mr`
+  uint32_t access = 0;               // Access: remote rights
+};
+
+// Where a UD send goes (ibv_ah). Must exist until the sends that name it are done.
+class AddressHandle {
+ public:
+  AddressHandle() = default;
+
+  // Errors: InvalidArgument (no such sgid_index, or the device cannot reach the address), ResourceExhausted.
+  static absl::StatusOr<AddressHandle> Create(const ProtectionDomain& pd, const AddressHandleAttr& attr);
+  // To answer a datagram: `grh` is the first kGrhBytes of its receive (ibv_create_ah_from_wc). Asks the daemon for the
+  // device's addresses; who answers often keeps the handle. Errors: as AddressHandleAttrFromWc; as Create.
+  static absl::StatusOr<AddressHandle> CreateFromWc(const ProtectionDomain& pd, const Wc& wc,
+                                                    std::span<const std::byte> grh);
+
+  // What WorkSlot::ah_handle says; 0 without a handle.
+  uint32_t slot_handle() const noexcept { return slot_handle_; }
+  // At once, whatever other handles there are (ibv_destroy_ah).
+  absl::Status Destroy();
+
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  explicit AddressHandle(std::shared_ptr<sdk::AddressHandleState> state) noexcept;
+
+ private:
+  std::shared_ptr<sdk::AddressHandleState> state_;
+  uint32_t slot_handle_ = 0;  // here, so that posting touches nothing else
+};
+
+// The way back to the sender of a datagram, which `device` received (ibv_init_ah_from_wc). One that came to a multicast
+// group is answered from the device's first address of the same kind.
+// Errors: InvalidArgument (the Wc is no success or has no GRH; `grh` is too short or holds no IP header); NotFound (the
+// address that it was sent to is none of the device's any more).
+absl::StatusOr<AddressHandleAttr> AddressHandleAttrFromWc(const DeviceInfo& device, const Wc& wc,
+                                                          std::span<const std::byte> grh);
 
 class CompletionQueue;
 
@@ -139,10 +213,69 @@ class CompletionQueue {
   std::shared_ptr<sdk::CompletionQueueState> state_;
 };
 
+struct SrqInit {
+  uint32_t max_wr = 16;
+  uint32_t max_sge = 1;
+  uint32_t limit = 0;  // see SharedReceiveQueue::Modify
+  void* context = nullptr;
+};
+
+// ibv_srq_attr.
+struct SrqAttr {
+  uint32_t max_wr = 0;
+  uint32_t max_sge = 0;
+  uint32_t limit = 0;  // 0: not armed, or it has fired
+};
+
+// Receives that many QPs share (ibv_srq): a message takes the oldest one, whichever QP it comes to, and its Wc arrives in
+// that QP's receive CQ.
+//
+// The depth counts WRs: one keeps its place until its Wc was polled, or dropped because its QP was destroyed or reset. As
+// in verbs, QPs that go to error leave receives that they have not begun to use in the SRQ, for the others; and one that is
+// destroyed or reset amid a message takes that message's receive along, place and all, unless it was moved to error before
+// and its event kAsyncQpLastWqe (or the flushed receive) was awaited.
+// When the daemon goes away, the receives come out, flushed, of the CQs of QPs that use the SRQ, each once.
+class SharedReceiveQueue {
+ public:
+  SharedReceiveQueue() = default;
+
+  // max_wr() and max_sge() are what was granted. Errors: InvalidArgument (over a limit of the device; names it),
+  // ResourceExhausted, Unimplemented (the device has none: DeviceInfo::max_srq is 0).
+  static absl::StatusOr<SharedReceiveQueue> Create(const ProtectionDomain& pd, const SrqInit& init);
+
+  // Posts in order until one fails; `posted`, if given, says how many were taken. One doorbell for all.
+  // Errors: ResourceExhausted (full), InvalidArgument (too many SGEs), Unavailable (the daemon is gone).
+  absl::Status PostRecv(std::span<const RecvWr> wrs, size_t* posted = nullptr) noexcept;
+  absl::Status PostRecv(uint64_t wr_id, void* addr, size_t length_bytes, const MemoryRegion* mr) noexcept;
+  absl::Status PostRecvv(uint64_t wr_id, std::span<const Sge> sges) noexcept;
+
+  // Arms the limit: once fewer than `limit` receives are left, there is one kAsyncSrqLimitReached, and the limit is 0 again
+  // (ibv_modify_srq with IBV_SRQ_LIMIT). Errors: InvalidArgument (over max_wr).
+  absl::Status Modify(uint32_t limit);
+  absl::StatusOr<SrqAttr> Query() const;
+
+  uint32_t max_wr() const noexcept;
+  uint32_t max_sge() const noexcept;
+  uint64_t handle() const noexcept;
+  void* context() const noexcept;
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  friend bool operator==(const SharedReceiveQueue&, const SharedReceiveQueue&) = default;
+
+  // Receives that are left in it vanish without a Wc. Errors: FailedPrecondition (a QP uses it).
+  absl::Status Destroy();
+
+  explicit SharedReceiveQueue(std::shared_ptr<sdk::SrqState> state) noexcept : state_(std::move(state)) {}
+  const std::shared_ptr<sdk::SrqState>& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<sdk::SrqState> state_;
+};
+
 struct QpInit {
   QpType type = QpType::kRc;
   CompletionQueue send_cq;  // CmId::CreateQp makes those that are missing
   CompletionQueue recv_cq;
+  SharedReceiveQueue srq = {};  // if given, the QP has no receive queue of its own, and cap.max_recv_... mean nothing
   QpCap cap;
   bool signal_all = false;  // every send WR makes a Wc, whatever its flags say
   void* context = nullptr;
@@ -150,17 +283,20 @@ struct QpInit {
 
 // Queue depths count WRs. A send WR frees its place when its Wc, or the Wc of a later send WR, is polled; so of every
 // `max_send_wr` WRs in a row at least one must be signaled.
+// The first WR that fails, and it alone, says why; those after it are flushed (kWrFlushErr), in order.
 class QueuePair {
  public:
   QueuePair() = default;
 
   // For applications that move the QP by themselves with Modify; CmId::CreateQp makes one for a connection.
-  // Errors: InvalidArgument (over a limit of the device; names it), ResourceExhausted.
+  // Errors: InvalidArgument (over a limit of the device; names it), ResourceExhausted, Unimplemented (the device does not
+  // have this type of QP; says so).
   static absl::StatusOr<QueuePair> Create(const ProtectionDomain& pd, const QpInit& init);
 
   // Posts in order until one fails; `posted`, if given, says how many were taken. One doorbell for all.
-  // Errors: ResourceExhausted (queue full), InvalidArgument (too many SGEs, too long inline data, bad opcode),
-  // FailedPrecondition (QP not yet connected), Unavailable (the daemon is gone).
+  // Errors: ResourceExhausted (queue full), InvalidArgument (too many SGEs, too long inline data, an operation that the
+  // type of QP does not have, a UD send without AddressHandle, receives for a QP with an SRQ), FailedPrecondition (QP not
+  // yet connected), Unavailable (the daemon is gone).
   // Posting to a QP in error succeeds; the WR is flushed.
   absl::Status PostSend(std::span<const SendWr> wrs, size_t* posted = nullptr) noexcept;
   absl::Status PostRecv(std::span<const RecvWr> wrs, size_t* posted = nullptr) noexcept;
@@ -179,17 +315,39 @@ class QueuePair {
                          uint64_t remote_addr, uint32_t rkey) noexcept;
   absl::Status PostWritev(uint64_t wr_id, std::span<const Sge> sges, uint32_t flags, uint64_t remote_addr,
                           uint32_t rkey) noexcept;
+  // One datagram, of at most the path MTU, to QP `remote_qpn` (rdma_post_ud_send). To a multicast group `remote_qpn` is
+  // kMulticastQpn.
+  absl::Status PostUdSend(uint64_t wr_id, const void* addr, size_t length_bytes, const MemoryRegion* mr, uint32_t flags,
+                          const AddressHandle& ah, uint32_t remote_qpn, uint32_t remote_qkey = kUdpQkey) noexcept;
+  // The 8 bytes at `remote_addr`, a multiple of 8, change as one step; what they were before arrives at `addr`.
+  absl::Status PostCompareSwap(uint64_t wr_id, void* addr, const MemoryRegion* mr, uint32_t flags, uint64_t remote_addr,
+                               uint32_t rkey, uint64_t compare, uint64_t swap) noexcept;
+  absl::Status PostFetchAdd(uint64_t wr_id, void* addr, const MemoryRegion* mr, uint32_t flags, uint64_t remote_addr,
+                            uint32_t rkey, uint64_t add) noexcept;
+  // Binds `mw` under its next key and notes that one: mw->rkey() may go to the peer with a later send of this queue, for
+  // work requests are done in order. `access`: remote rights.
+  absl::Status PostBind(uint64_t wr_id, MemoryWindow* mw, const MemoryRegion& mr, const void* addr, size_t length_bytes,
+                        uint32_t access, uint32_t flags) noexcept;
+  // From here on the window's key `rkey` opens nothing. With kSendFence it waits for our own earlier reads and atomics.
+  absl::Status PostLocalInv(uint64_t wr_id, uint32_t rkey, uint32_t flags) noexcept;
+
+  // Receives of a UD QP get what is sent to the group as well (ibv_attach_mcast); CmId::JoinMulticast does it by itself.
+  // `group`: a multicast IP address, as GID. Errors: InvalidArgument (not UD, not multicast), ResourceExhausted.
+  absl::Status AttachMulticast(const std::array<uint8_t, 16>& group);
+  absl::Status DetachMulticast(const std::array<uint8_t, 16>& group);
 
   // ibv_modify_qp, ibv_query_qp. Errors: InvalidArgument (illegal transition, missing or extra attribute).
   absl::Status Modify(const QpAttr& attr);
   absl::StatusOr<QpAttr> Query() const;
 
   uint32_t qpn() const noexcept;
+  QpType type() const noexcept;
   const QpCap& cap() const noexcept;
   uint64_t handle() const noexcept;
   void* context() const noexcept;
   CompletionQueue send_cq() const noexcept;
   CompletionQueue recv_cq() const noexcept;
+  SharedReceiveQueue srq() const noexcept;  // may be none
   explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const QueuePair&, const QueuePair&) = default;
 

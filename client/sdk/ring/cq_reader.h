@@ -52,15 +52,19 @@ class CqReader {
                                            std::memory_order_seq_cst);
   }
 
-  // Drops the completions of one QP that were not polled: for when it has entered RESET. The others
-  // keep their order.
-  void Purge(uint32_t qpn) noexcept {
+  // Drops the completions of one QP that were not polled, after showing each to `dropped`: for when it has entered RESET
+  // or is gone. The others keep their order. `cookie`: Cqe::qp_cookie.
+  template <typename Dropped>
+  void Purge(uint32_t cookie, const Dropped& dropped) noexcept {
     const uint32_t end = head_ + Ready();
     // From the newest to the oldest, moving up those that stay.
     uint32_t to = end;
     for (uint32_t from = end; from != head_;) {
       --from;
-      if (EntryAt(from).qpn == qpn) continue;
+      if (EntryAt(from).qp_cookie == cookie) {
+        dropped(EntryAt(from));
+        continue;
+      }
       --to;
       if (to != from) EntryAt(to) = EntryAt(from);
     }
