@@ -118,6 +118,33 @@ TEST_F(SdkEndpointTest, CloseOfAPeerThatTakesNothingEndsAtItsDeadline) {
   EXPECT_LT(absl::Now() - start, Slow(absl::Seconds(3)));
 }
 
+TEST_F(SdkEndpointTest, CloseSaysThatThePeerWentWithoutTakingEverything) {
+  EndpointOptions few;
+  few.recv_depth = 1;
+  {
+    Connection connection = Connect({}, few);
+    for (int i = 0; i < 8; ++i) ASSERT_OK(connection.active.Send(Text("x")));
+    EXPECT_OK(connection.passive.Close());
+    EXPECT_TRUE(IsClosed(connection.active.Close()));
+  }
+  // The same if the end was noticed before.
+  Connection connection = Connect({}, few);
+  for (int i = 0; i < 8; ++i) ASSERT_OK(connection.active.Send(Text("x")));
+  EXPECT_OK(connection.passive.Close());
+  EXPECT_TRUE(IsClosed(connection.active.Receive().status()));
+  EXPECT_TRUE(IsClosed(connection.active.Close()));
+}
+
+TEST_F(SdkEndpointTest, CloseAfterThePeerIsFineIfNothingWasLeft) {
+  Connection connection = Connect();
+  ASSERT_OK(connection.active.SendCopy("taken"));
+  ASSERT_OK(connection.passive.Receive().status());
+  ASSERT_OK(connection.active.Flush());
+  EXPECT_OK(connection.passive.Close());
+  EXPECT_TRUE(IsClosed(connection.active.Receive().status()));
+  EXPECT_OK(connection.active.Close());
+}
+
 TEST_F(SdkEndpointTest, SlowReceiverMakesTheSenderWaitAndLosesNothing) {
   EndpointOptions few;
   few.recv_depth = 2;
