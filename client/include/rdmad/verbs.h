@@ -85,9 +85,9 @@ class ProtectionDomain {
 };
 
 // A key for part of a region, given to a peer and taken back by work requests, without a call to the daemon: a window of
-// type 2 (ibv_mw). Bind it with QueuePair::PostBind; its key ends with QueuePair::PostLocalInv, a peer's
-// WrOpcode::kSendWithInv, a new bind, or Dealloc(). Each bind must use another key than the one before, of which only the
-// low 8 bits change: NextKey.
+// type 2 (ibv_mw). QueuePair::PostBind binds it, for peers of that QP. The key ends with QueuePair::PostLocalInv, with the
+// peer's WrOpcode::kSendWithInv, with a bind of length 0, or with Dealloc(); only then can the window be bound again, under
+// another key: the low 8 bits change (NextKey).
 class MemoryWindow {
  public:
   MemoryWindow() = default;
@@ -112,7 +112,8 @@ class MemoryWindow {
   std::shared_ptr<sdk::WindowState> state_;
 };
 
-// What kBindMw does (ibv_mw_bind_info): from now on `rkey` opens these bytes to peers of QPs in the window's PD.
+// What kBindMw does (ibv_mw_bind_info): from now on `rkey` opens these bytes to the QP's peer. A bind that cannot be done
+// (the window is bound, rights that the region lacks) ends in kMwBindErr, and the QP is in error.
 struct MwBind {
   uint32_t rkey = 0;                 // NextKey of the window's last key
   const MemoryRegion* mr = nullptr;  // with kAccessMwBind among its rights
