@@ -154,7 +154,7 @@ void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits*
     table->Read("max_channels", 1, kMost, &session->max_channels);
     table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &session->max_arena_bytes);
     table->Read("max_srqs", 1, 65535, &session->max_srqs);  // as for QPs
-    table->Read("max_ahs", 1, kMost, &session->max_ahs);
+    table->Read("max_ahs", 1, kMost, &session->max_ahs);  // engine::kMaxAhs
     table->Read("max_mws", 1, kMost, &session->max_mws);
     table->Read("max_multicasts", 1, kMost, &session->max_multicasts);
     table->Finish();

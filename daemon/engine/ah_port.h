@@ -1,34 +1,31 @@
 // An address handle at an engine: while it is active, posts of its session find it by its number.
+//
+// A WR that the engine has not taken when the handle goes finds it gone, and fails: as in verbs, an
+// application keeps an address handle until the sends that name it have completed.
 #pragma once
 
-#include "daemon/engine/engine_context.h"
+#include "daemon/engine/ah_table.h"
 #include "daemon/engine/port.h"
 #include "daemon/engine/session_port.h"
 
 namespace rdmad::engine {
 
-class ShmAhPort final : public AhPort, public TableHook<ShmAhPort, AhTag> {
+class ShmAhPort final : public AhPort {
  public:
-  ShmAhPort(EngineContext& context, const AhPortInit& init)
-      : context_(context),
-        key_(static_cast<ShmSessionPort*>(init.session)->KeyOfAh(init.slot_handle)),
-        ah_(*init.ah) {}
+  explicit ShmAhPort(const AhPortInit& init)
+      : table_(static_cast<ShmSessionPort*>(init.session)->ahs()),
+        slot_handle_(init.slot_handle),
+        entry_{init.ah, init.pd} {
+    table_.Reserve(slot_handle_);
+  }
 
-  void Activate(device::TimeNs) noexcept override { context_.ahs.Insert(*this, key_); }
-  void Deactivate(device::TimeNs) noexcept override { context_.ahs.Remove(*this); }
-  const device::Ah& ah() const noexcept { return ah_; }
+  void Activate(device::TimeNs) noexcept override { table_.Insert(slot_handle_, entry_); }
+  void Deactivate(device::TimeNs) noexcept override { table_.Remove(slot_handle_); }
 
  private:
-  EngineContext& context_;
-  const uint64_t key_;
-  const device::Ah& ah_;
+  AhTable& table_;
+  const uint32_t slot_handle_;
+  const AhTable::Entry entry_;
 };
-
-// Null if the session has no such handle.
-inline const device::Ah* FindAh(EngineContext& context, const ShmSessionPort& session,
-                                uint32_t slot_handle) noexcept {
-  const ShmAhPort* const port = context.ahs.Find(session.KeyOfAh(slot_handle));
-  return port == nullptr ? nullptr : &port->ah();
-}
 
 }  // namespace rdmad::engine

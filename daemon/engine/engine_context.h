@@ -13,11 +13,9 @@
 
 namespace rdmad::engine {
 
-class ShmAhPort;
 class ShmCqPort;
 class ShmQueuePairPort;
 class ShmSessionPort;
-struct AhTag;
 struct OverrunTag;
 struct QpTag;
 struct SessionTag;
@@ -27,11 +25,9 @@ struct EngineContext {
   IntrusiveList<ShmSessionPort, SessionTag> sessions;   // whose doorbells are looked at
   IntrusiveList<ShmCqPort, OverrunTag> overrun_cqs;     // whose QPs must go to the error state
   IntrusiveTable<ShmQueuePairPort, QpTag> ports_by_qp;  // keyed by the device::Qp's address
-  IntrusiveTable<ShmAhPort, AhTag> ahs;                 // keyed by ShmSessionPort::KeyOfAh()
   EventOutbox events;
   WaitSet waits;
   WrScratch scratch;
-  uint32_t next_session_serial = 0;  // control's: for the next ShmSessionPort
   uint32_t blocked_channels = 0;  // completion channels that wait for room in their pipe
   RelaxedCounter work_requests;
   RelaxedCounter completions;

@@ -37,7 +37,7 @@ std::unique_ptr<SrqPort> EngineProxyImpl::CreateSrqPort(const SrqPortInit& init)
 }
 
 std::unique_ptr<AhPort> EngineProxyImpl::CreateAhPort(const AhPortInit& init) {
-  return std::make_unique<ShmAhPort>(engine_.context_, init);
+  return std::make_unique<ShmAhPort>(init);
 }
 
 void EngineProxyImpl::Activate(device::EngineObject& object, Done done) {

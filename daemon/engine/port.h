@@ -21,6 +21,7 @@
 
 namespace rdmad::engine {
 
+inline constexpr uint32_t kMaxAhs = 1u << 20;  // of a session
 inline constexpr size_t kWcStatusCount = 24;  // ibv_wc_status has 0..23
 
 // What the engine did for one session since it was attached.
@@ -83,6 +84,7 @@ class QueuePairPort : public device::EngineObject {};
 struct QueuePairPortInit {
   SessionPort* session = nullptr;
   device::Qp* qp = nullptr;
+  const device::Pd* pd = nullptr;  // that of `qp`; its sends find the address handles of the same
   CqPort* send_cq = nullptr;
   CqPort* recv_cq = nullptr;
   WorkRing send_ring;
@@ -108,7 +110,8 @@ class AhPort : public device::EngineObject {};
 struct AhPortInit {
   SessionPort* session = nullptr;
   const device::Ah* ah = nullptr;
-  uint32_t slot_handle = 0;  // unique in the session; what WorkSlot::ah_handle says
+  const device::Pd* pd = nullptr;  // that of `ah`
+  uint32_t slot_handle = 0;        // 1..kMaxAhs, unique in the session; what WorkSlot::ah_handle says
 };
 
 }  // namespace rdmad::engine

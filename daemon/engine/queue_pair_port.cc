@@ -1,7 +1,5 @@
 #include "daemon/engine/queue_pair_port.h"
 
-#include "daemon/engine/ah_port.h"
-
 namespace rdmad::engine {
 namespace {
 
@@ -28,6 +26,7 @@ ShmQueuePairPort::ShmQueuePairPort(EngineContext& context, const QueuePairPortIn
     : context_(context),
       session_(static_cast<ShmSessionPort&>(*init.session)),
       qp_(*init.qp),
+      pd_(init.pd),
       send_cq_(static_cast<ShmCqPort&>(*init.send_cq)),
       recv_cq_(static_cast<ShmCqPort&>(*init.recv_cq)),
       doorbell_index_(init.doorbell_index),
@@ -95,7 +94,7 @@ DrainResult ShmQueuePairPort::DrainSends(uint32_t budget, device::TimeNs now) no
       case ReadResult::kOk:
         ++wrs;
         bytes += TotalBytes(wr.sges) + wr.inline_bytes;
-        if (sends_.ah_handle() != 0) wr.ah = FindAh(context_, session_, sends_.ah_handle());
+        if (sends_.ah_handle() != 0) wr.ah = session_.ahs().Find(sends_.ah_handle(), pd_);
         going = PostSend(wr, now);
         break;
     }

@@ -48,6 +48,7 @@ class ShmQueuePairPort final : public QueuePairPort,
   EngineContext& context_;
   ShmSessionPort& session_;
   device::Qp& qp_;
+  const device::Pd* const pd_;
   ShmCqPort& send_cq_;
   ShmCqPort& recv_cq_;
   const uint32_t doorbell_index_;

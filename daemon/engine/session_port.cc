@@ -13,10 +13,7 @@
 namespace rdmad::engine {
 
 ShmSessionPort::ShmSessionPort(EngineContext& context, SessionPortInit init)
-    : context_(context),
-      serial_(context.next_session_serial++),
-      control_(init.control),
-      wake_fd_(std::move(init.wake_fd)) {
+    : context_(context), control_(init.control), wake_fd_(std::move(init.wake_fd)) {
   RD_CHECK(control_ != nullptr && wake_fd_.valid());
   // The pipe's two ends have flags of their own: the client cannot undo this.
   RD_CHECK(::fcntl(wake_fd_.get(), F_SETFL, O_RDONLY | O_NONBLOCK) == 0);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "daemon/engine/ah_table.h"
 #include "daemon/engine/doorbell_table.h"
 #include "daemon/engine/engine_context.h"
 #include "daemon/engine/port.h"
@@ -33,10 +34,8 @@ class ShmSessionPort final : public SessionPort, public Waitable, public ListHoo
   // A byte in the wake pipe, or its end.
   void OnReady(uint32_t events) noexcept override;
 
-  // What names an address handle of this session among those of all.
-  uint64_t KeyOfAh(uint32_t slot_handle) const noexcept { return serial_ << 32 | slot_handle; }
-
   DoorbellTable& doorbells() noexcept { return doorbells_; }
+  AhTable& ahs() noexcept { return ahs_; }
   LiveSessionCounters& counters() noexcept { return counters_; }
 
  private:
@@ -44,10 +43,10 @@ class ShmSessionPort final : public SessionPort, public Waitable, public ListHoo
   uint32_t CollectWord(uint32_t word) noexcept;
 
   EngineContext& context_;
-  const uint64_t serial_;  // 32 bits, unique among the engine's sessions
   shm::ControlSegment* const control_;
   const UniqueFd wake_fd_;
   DoorbellTable doorbells_;
+  AhTable ahs_;
   EventSource corrupt_event_;
   bool corrupt_ = false;
   LiveSessionCounters counters_;

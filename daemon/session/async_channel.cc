@@ -20,14 +20,19 @@ AsyncChannel::AsyncChannel(UniqueFd write_end, SessionHost* host, std::function<
 void AsyncChannel::Send(const shm::AsyncEvent& event) {
   if (broken_) return;
   if (queue_.empty() && Write(event)) return;
+  const Key key(event.type, event.handle);
+  if (const auto waiting = queued_.find(key); waiting != queued_.end()) {
+    queue_.splice(queue_.end(), queue_, waiting->second);
+    return;
+  }
   if (queue_.size() >= queue_limit_) {
     broken_ = true;
-    queue_.clear();
+    Forget();
     watch_.reset();
     on_overflow_();
     return;
   }
-  queue_.push_back(event);
+  queued_[key] = queue_.insert(queue_.end(), event);
   if (watch_ == nullptr) watch_ = host_->WatchWritable(fd_.get(), [this] { OnWritable(); });
 }
 
@@ -44,9 +49,17 @@ bool AsyncChannel::Write(const shm::AsyncEvent& event) noexcept {
 }
 
 void AsyncChannel::OnWritable() {
-  while (!queue_.empty() && Write(queue_.front())) queue_.pop_front();
-  if (broken_) queue_.clear();
+  while (!queue_.empty() && Write(queue_.front())) {
+    queued_.erase({queue_.front().type, queue_.front().handle});
+    queue_.pop_front();
+  }
+  if (broken_) Forget();
   if (queue_.empty()) watch_.reset();
+}
+
+void AsyncChannel::Forget() {
+  queue_.clear();
+  queued_.clear();
 }
 
 }  // namespace rdmad::session

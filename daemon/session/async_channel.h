@@ -1,17 +1,22 @@
 // The daemon's end of a session's async channel: a pipe of shm::AsyncEvent records, never waited
 // for.
 //
-// When the pipe is full, events wait in a bounded queue, in order, until it can be written again. A
-// client that lets that queue run over too has more failed objects than it may own: its session
-// ends.
+// When the pipe is full, events wait in a bounded queue, in order, until it can be written again. An
+// event that waits there already moves to the end instead of being queued twice: a port that goes
+// up and down for months must not fill the queue of a client that does not care, and the last thing
+// said of it must be the truth. A client that lets the queue run over all the same has more failed
+// objects than it may own: its session ends.
 //
 // Thread: control. Owner: Session.
 #pragma once
 
 #include <cstddef>
-#include <deque>
+#include <cstdint>
 #include <functional>
+#include <list>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "daemon/base/unique_fd.h"
 #include "daemon/session/session_host.h"
@@ -37,12 +42,15 @@ class AsyncChannel {
  private:
   bool Write(const shm::AsyncEvent& event) noexcept;
   void OnWritable();
+  void Forget();
 
   const UniqueFd fd_;
   SessionHost* const host_;
   std::function<void()> on_overflow_;
   const size_t queue_limit_;
-  std::deque<shm::AsyncEvent> queue_;
+  using Key = std::pair<uint32_t, uint64_t>;  // type and handle
+  std::list<shm::AsyncEvent> queue_;
+  std::map<Key, std::list<shm::AsyncEvent>::iterator> queued_;
   std::unique_ptr<FdWatch> watch_;
   bool broken_ = false;  // the client closed its end, or the queue ran over: everything is dropped
 };

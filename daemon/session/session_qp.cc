@@ -134,6 +134,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   engine::QueuePairPortInit port;
   port.session = port_.get();
   port.qp = qp->qp.get();
+  port.pd = pd->pd.get();
   port.send_cq = send_cq->port.get();
   port.recv_cq = recv_cq->port.get();
   port.send_ring = {qp->send_ring.get().addr, qp->send_slots};

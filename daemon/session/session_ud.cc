@@ -33,14 +33,18 @@ absl::StatusOr<Handle> Session::PrepareAh(const v1::CreateAhRequest& request) {
   if (!free_slot_handles_.empty()) {
     number = free_slot_handles_.back();
     free_slot_handles_.pop_back();
+  } else if (next_slot_handle_ <= engine::kMaxAhs) {
+    number = next_slot_handle_++;
   } else {
-    number = next_slot_handle_++;  // at most as many as the quota allows
+    return absl::ResourceExhaustedError(
+        absl::StrCat("create_ah: no number is left: limit=", engine::kMaxAhs));
   }
   object->slot_handle = NumberHold(&free_slot_handles_, number);
   RD_ASSIGN_OR_RETURN(object->ah, context->CreateAh(*pd->pd, av));
   engine::AhPortInit init;
   init.session = port_.get();
   init.ah = object->ah.get();
+  init.pd = pd->pd.get();
   init.slot_handle = number;
   object->port = environment_.engine->CreateAhPort(init);
   AhObject* ah = object.get();

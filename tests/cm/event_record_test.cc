@@ -1,5 +1,7 @@
 #include "daemon/cm/event_record.h"
 
+#include <cstring>
+
 #include "gtest/gtest.h"
 
 namespace rdmad::cm {
@@ -57,6 +59,37 @@ TEST(EventRecord, CarriesEveryField) {
   EXPECT_EQ(record.srq, 1);
   EXPECT_EQ(record.qpn, 0x123456u);
   EXPECT_EQ(record.qkey, 0x89abcdefu);
+}
+
+TEST(EventRecord, CarriesHowADatagramReachesThePeer) {
+  device::CmEvent event;
+  event.type = device::CmEventType::kMulticastJoin;
+  event.av.dest = IpAddress::FromV4(239, 1, 2, 3);
+  event.av.sgid_index = 4;
+  event.av.flow_label = 5;
+  event.av.traffic_class = 6;
+  event.av.hop_limit = 7;
+  event.multicast_cookie = 0x123456789abcdef0;
+  const shm::CmEvent record = ToRecord(event);
+  const uint8_t v4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3};
+  EXPECT_EQ(std::memcmp(record.ah_dest_gid, v4, sizeof(v4)), 0);
+  EXPECT_EQ(record.ah_sgid_index, 4u);
+  EXPECT_EQ(record.ah_flow_label, 5u);
+  EXPECT_EQ(record.ah_traffic_class, 6);
+  EXPECT_EQ(record.ah_hop_limit, 7);
+  EXPECT_EQ(record.multicast_cookie, 0x123456789abcdef0u);
+
+  const Gid v6 = {0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9};
+  event.av.dest = IpAddress::FromV6(v6, 3);
+  EXPECT_EQ(std::memcmp(ToRecord(event).ah_dest_gid, v6.data(), v6.size()), 0);
+}
+
+TEST(EventRecord, WithoutAnAddressThereIsNoAh) {
+  device::CmEvent event;
+  event.type = device::CmEventType::kEstablished;
+  const shm::CmEvent record = ToRecord(event);
+  EXPECT_EQ(record.ah_hop_limit, 0);
+  EXPECT_EQ(record.ah_sgid_index, 0u);
 }
 
 }  // namespace

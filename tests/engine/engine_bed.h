@@ -277,6 +277,7 @@ struct TestQpOptions {
   uint32_t max_inline_bytes = shm::kMaxInlineBytes;
   uint32_t doorbell_index = 0;
   uint64_t owner_token = 7;
+  const device::Pd* pd = nullptr;
   device::QpState state = device::QpState::kRts;
   bool activate_port = true;  // false: the test calls bed.Activate(*qp.port)
 };
@@ -309,6 +310,7 @@ class TestQp {
     QueuePairPortInit port_init;
     port_init.session = session.port.get();
     port_init.qp = qp;
+    port_init.pd = options.pd;
     port_init.send_cq = port_init.recv_cq = cq.port.get();
     port_init.send_ring = {send_memory.data(), send_slots};
     port_init.recv_ring = {recv_memory.data(), recv_slots};

@@ -369,57 +369,5 @@ TEST_F(QueuePairPortTest, UnsignaledPostsWithoutAnswerFillTheQueueAtItsDepth) {
   EXPECT_EQ(cq_.PollAll().size(), 5u) << "nothing is lost: each is flushed";
 }
 
-class SrqPortTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    SrqPortInit init;
-    init.session = session_.port.get();
-    init.srq = &srq_;
-    init.ring = {memory_.data(), 16};
-    init.doorbell_index = 3;
-    port_ = bed_.proxy().CreateSrqPort(init);
-    bed_.Activate(*port_);
-    bed_.Settle();
-  }
-  void TearDown() override { bed_.Deactivate(*port_); }
-
-  EngineBed bed_;
-  TestSession session_{bed_, 42};
-  testing::FakeSrq srq_;
-  RingMemory memory_{shm::WorkQueueBytes(16)};
-  shm::WorkQueueHeader* const header_ = reinterpret_cast<shm::WorkQueueHeader*>(memory_.data());
-  sdk::WorkQueueWriter writer_{header_, 16, {16, 4, 0}};
-  std::unique_ptr<SrqPort> port_;
-};
-
-TEST_F(SrqPortTest, ReceivesReachTheDevice) {
-  for (uint64_t id = 0; id < 16; ++id) ASSERT_EQ(writer_.PostRecv(id, {}), 0);
-  writer_.Publish();
-  session_.ringer().Ring(3);
-  bed_.Settle();
-  EXPECT_EQ(srq_.wr_ids.size(), 16u);
-  EXPECT_EQ(session_.port->Counters().recv_wrs, 16u);
-}
-
-TEST_F(SrqPortTest, NonsenseCostsTheSessionOnce) {
-  header_->tail.store(17);
-  for (int i = 0; i < 3; ++i) {
-    session_.ringer().Ring(3);
-    bed_.Settle();
-  }
-  ASSERT_EQ(bed_.sink.corrupt.size(), 1u);
-  EXPECT_EQ(bed_.sink.corrupt[0].first, 42u);
-  EXPECT_NE(bed_.sink.corrupt[0].second.find("srq"), std::string::npos);
-}
-
-TEST_F(SrqPortTest, MoreThanTheDeviceTakesCostsTheSession) {
-  srq_.result = PostResult::kQueueFull;
-  ASSERT_EQ(writer_.PostRecv(1, {}), 0);
-  writer_.Publish();
-  session_.ringer().Ring(3);
-  bed_.Settle();
-  EXPECT_EQ(bed_.sink.corrupt.size(), 1u);
-}
-
 }  // namespace
 }  // namespace rdmad::engine

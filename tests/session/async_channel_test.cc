@@ -97,6 +97,24 @@ TEST(AsyncChannel, OverflowIsToldOnceAndTheRestIsDropped) {
   EXPECT_EQ(test.channel->queued(), 0u);
 }
 
+TEST(AsyncChannel, AnEventThatWaitsAlreadyMovesToTheEnd) {
+  Fixture test(3);
+  test.Send(kPipeRecords);
+  for (int flap = 0; flap < 1000; ++flap) {
+    test.channel->Send({9, 0, 77});
+    test.channel->Send({10, 0, 77});
+  }
+  test.channel->Send({9, 0, 77});
+  EXPECT_EQ(test.overflows, 0);
+  EXPECT_EQ(test.channel->queued(), 2u);
+  test.Read();
+  std::exchange(test.host.on_writable, nullptr)();
+  shm::AsyncEvent last{};
+  while (read(test.pipe.read_end.get(), &last, sizeof(last)) == sizeof(last)) {
+  }
+  EXPECT_EQ(last.type, 9u) << "the last word is the truth";
+}
+
 TEST(AsyncChannel, ClosedReaderIsNoError) {
   signal(SIGPIPE, SIG_IGN);
   Fixture test(10);

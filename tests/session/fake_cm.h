@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -34,10 +35,26 @@ class FakeEndpoint final : public device::CmEndpoint {
   absl::Status Disconnect() override { return absl::OkStatus(); }
   absl::Status NotifyCommEstablished() override { return absl::OkStatus(); }
   absl::Status SetOption(uint32_t, std::span<const uint8_t>) override { return absl::OkStatus(); }
-  absl::Status JoinMulticast(const SocketAddress&, uint32_t, uint64_t) override {
+  absl::Status JoinMulticast(const SocketAddress& group, uint32_t, uint64_t cookie) override {
+    if (!joined.emplace(group.ip, cookie).second) return absl::AlreadyExistsError("in the group");
     return absl::OkStatus();
   }
-  absl::Status LeaveMulticast(const SocketAddress&) override { return absl::OkStatus(); }
+  absl::Status LeaveMulticast(const SocketAddress& group) override {
+    return joined.erase(group.ip) != 0 ? absl::OkStatus() : absl::NotFoundError("not in the group");
+  }
+  // The outcome of a join.
+  void SayJoined(const IpAddress& group, int status = 0) {
+    device::CmEvent event;
+    event.type = status == 0 ? device::CmEventType::kMulticastJoin
+                             : device::CmEventType::kMulticastError;
+    event.status = status;
+    event.multicast_cookie = joined.at(group);
+    event.av.dest = group;
+    event.param.qpn = 0xffffff;
+    event.param.qkey = 0x01234567;
+    if (status != 0) joined.erase(group);
+    sink->OnCmEvent(std::move(event));
+  }
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const override {
     device::QpAttr attr;
     attr.mask = device::kQpAttrState;
@@ -51,6 +68,7 @@ class FakeEndpoint final : public device::CmEndpoint {
   uint32_t remote_qpn() const noexcept override { return 0; }
 
   device::CmEventSink* sink;
+  std::map<IpAddress, uint64_t> joined;  // and the cookie
 
  private:
   FakeConnectionManager* const manager_;

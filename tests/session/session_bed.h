@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/engine/engine.h"
 #include "daemon/session/device_list.h"
 #include "daemon/session/event_router.h"
 #include "daemon/session/quota.h"
 #include "daemon/session/session.h"
 #include "daemon/session/session_host.h"
+#include "proto/shm/event.h"
 #include "tests/session/fake_cm.h"
 #include "tests/support/fake_device.h"
 
@@ -94,6 +96,7 @@ class SessionBed {
     EXPECT_EQ(router.count(), 0u);
     EXPECT_EQ(budget.in_use_bytes(), 0u);
     EXPECT_EQ(manager.endpoints, 0);
+    EXPECT_TRUE(device.groups.empty());
   }
 
   // Lets engine, slow work and answers run until nothing happens any more.
@@ -179,6 +182,67 @@ class SessionBed {
   }
   Handle MakeQp(Handle pd, Handle cq) {
     return Call(&Session::CreateQp, QpRequest(pd, cq)).reply.qp();
+  }
+  static v1::CreateQpRequest UdQpRequest(Handle pd, Handle cq) {
+    v1::CreateQpRequest request = QpRequest(pd, cq);
+    request.set_qp_type(4);
+    return request;
+  }
+  Handle MakeUdQp(Handle pd, Handle cq) {
+    return Call(&Session::CreateQp, UdQpRequest(pd, cq)).reply.qp();
+  }
+  static v1::CreateSrqRequest SrqRequest(Handle pd, uint32_t limit = 0) {
+    v1::CreateSrqRequest request;
+    request.set_pd(pd);
+    request.set_max_wr(8);
+    request.set_max_sge(1);
+    request.set_limit(limit);
+    return request;
+  }
+  Handle MakeSrq(Handle pd) { return Call(&Session::CreateSrq, SrqRequest(pd)).reply.srq(); }
+  // The GID of 10.0.0.`host`.
+  static std::string HostGid(uint8_t host) { return GidOf(IpAddress::FromV4(10, 0, 0, host)); }
+  // The GID of 239.0.0.`group`.
+  static std::string GroupGid(uint8_t group) { return GidOf(Group(group)); }
+  static IpAddress Group(uint8_t group) { return IpAddress::FromV4(239, 0, 0, group); }
+  static std::string GidOf(const IpAddress& address) {
+    return {address.gid().begin(), address.gid().end()};
+  }
+  static v1::CreateAhRequest AhRequest(Handle pd, uint8_t host = 1) {
+    v1::CreateAhRequest request;
+    request.set_pd(pd);
+    request.mutable_attr()->set_dest_gid(HostGid(host));
+    request.mutable_attr()->set_hop_limit(64);
+    return request;
+  }
+  static v1::AllocMwRequest MwRequest(Handle pd, uint32_t type = 2) {
+    v1::AllocMwRequest request;
+    request.set_pd(pd);
+    request.set_type(type);
+    return request;
+  }
+  static v1::AttachMulticastRequest AttachRequest(Handle qp, uint8_t group = 1) {
+    v1::AttachMulticastRequest request;
+    request.set_qp(qp);
+    request.set_gid(GroupGid(group));
+    return request;
+  }
+  static v1::DetachMulticastRequest DetachRequest(Handle qp, uint8_t group = 1) {
+    v1::DetachMulticastRequest request;
+    request.set_qp(qp);
+    request.set_gid(GroupGid(group));
+    return request;
+  }
+  // The records that wait in the session's async channel.
+  std::vector<shm::AsyncEvent> ReadAsync() {
+    fcntl(gift.async_channel.get(), F_SETFL, O_NONBLOCK);
+    std::vector<shm::AsyncEvent> events;
+    shm::AsyncEvent event{};
+    while (read(gift.async_channel.get(), &event, sizeof(event)) ==
+           static_cast<ssize_t>(sizeof(event))) {
+      events.push_back(event);
+    }
+    return events;
   }
   static v1::RegisterRegionRequest RegionRequest(Handle pd, Handle pool, uint64_t offset,
                                                  uint64_t length) {

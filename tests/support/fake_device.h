@@ -17,13 +17,16 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/check.h"
+#include "daemon/base/ip_address.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/device.h"
 #include "proto/shm/completion_queue.h"
@@ -55,7 +58,11 @@ class FakeDataPath final : public device::DataPath {
     ++generation;
   }
   int wake_fd() const noexcept { return wake_fd_.get(); }
+  void NoteRetired(const char* kind) noexcept {
+    if (retired != nullptr) retired->emplace_back(kind);
+  }
 
+  std::vector<std::string>* retired = nullptr;  // kinds of objects, as they are deactivated
   bool copy_bytes = true;
   uint32_t max_sends_per_turn = UINT32_MAX;
   device::TimeNs deadline = device::kNever;  // of a timer; DoWork() at or after it resets it
@@ -84,38 +91,72 @@ class FakeCq final : public device::Cq {
 
 class FakeSrq final : public device::Srq {
  public:
+  explicit FakeSrq(FakeDataPath* path = nullptr, const device::SrqInit& init = {64, 4, 0})
+      : path_(path), init_(init) {}
   void Activate(device::TimeNs) noexcept override {}
-  void Deactivate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override {
+    if (path_ != nullptr) path_->NoteRetired("srq");
+  }
   device::PostResult PostRecv(const device::RecvWr& wr) noexcept override {
     if (result == device::PostResult::kOk) wr_ids.push_back(wr.wr_id);
     return result;
   }
   device::QpResult SetLimit(uint32_t limit) noexcept override {
-    limit_ = limit;
-    return device::QpResult::kOk;
+    if (limit_result == device::QpResult::kOk) limit_ = limit;
+    return limit_result;
   }
   uint32_t limit() const noexcept override { return limit_; }
-  uint32_t max_wr() const noexcept override { return 64; }
-  uint32_t max_sge() const noexcept override { return 4; }
+  uint32_t max_wr() const noexcept override { return init_.max_wr; }
+  uint32_t max_sge() const noexcept override { return init_.max_sge; }
+  const device::SrqInit& init() const noexcept { return init_; }
 
   std::deque<uint64_t> wr_ids;
   device::PostResult result = device::PostResult::kOk;
+  device::QpResult limit_result = device::QpResult::kOk;
 
  private:
+  FakeDataPath* const path_;
+  const device::SrqInit init_;
   uint32_t limit_ = 0;
 };
 
 class FakeAh final : public device::Ah {
  public:
+  FakeAh(FakeDataPath* path, const device::AddressVector& the_av) : av(the_av), path_(path) {}
   void Activate(device::TimeNs) noexcept override {}
-  void Deactivate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override { path_->NoteRetired("ah"); }
+
+  const device::AddressVector av;
+
+ private:
+  FakeDataPath* const path_;
 };
 
 class FakeMw final : public device::Mw {
  public:
+  FakeMw(FakeDataPath* path, uint32_t key) : path_(path), key_(key) {}
   void Activate(device::TimeNs) noexcept override {}
-  void Deactivate(device::TimeNs) noexcept override {}
-  uint32_t rkey() const noexcept override { return 0x100; }
+  void Deactivate(device::TimeNs) noexcept override { path_->NoteRetired("mw"); }
+  uint32_t rkey() const noexcept override { return key_; }
+
+ private:
+  FakeDataPath* const path_;
+  const uint32_t key_;
+};
+
+// A QP in a multicast group; `groups` holds those that are attached now.
+class FakeAttachment final : public device::EngineObject {
+ public:
+  FakeAttachment(FakeDataPath* path, std::multiset<IpAddress>* groups, const IpAddress& group)
+      : path_(path), groups_(groups), at_(groups->insert(group)) {}
+  ~FakeAttachment() override { groups_->erase(at_); }
+  void Activate(device::TimeNs) noexcept override {}
+  void Deactivate(device::TimeNs) noexcept override { path_->NoteRetired("multicast"); }
+
+ private:
+  FakeDataPath* const path_;
+  std::multiset<IpAddress>* const groups_;
+  const std::multiset<IpAddress>::iterator at_;
 };
 
 class FakeQp final : public device::Qp {
@@ -128,6 +169,7 @@ class FakeQp final : public device::Qp {
     uint32_t bytes;
     std::vector<device::Sge> sges;
     device::InlineData inline_data;
+    const device::Ah* ah = nullptr;
   };
   struct Recv {
     uint64_t wr_id;
@@ -139,9 +181,11 @@ class FakeQp final : public device::Qp {
 
   uint32_t qpn() const noexcept override { return qpn_; }
   const device::QpCap& cap() const noexcept override { return init_.cap; }
+  const device::QpInit& init() const noexcept { return init_; }
   bool same_daemon() const noexcept override { return true; }
   void Activate(device::TimeNs) noexcept override { active = true; }
   void Deactivate(device::TimeNs) noexcept override {
+    path_->NoteRetired("qp");
     active = false;
     sends.clear();
     recvs.clear();
@@ -165,7 +209,8 @@ class FakeQp final : public device::Qp {
                      wr.imm_be,
                      bytes,
                      {wr.sges.begin(), wr.sges.end()},
-                     wr.inline_data});
+                     wr.inline_data,
+                     wr.ah});
     if (state == device::QpState::kErr) {
       Flush();
     } else {
@@ -387,23 +432,31 @@ class FakeDevice final : public device::Device {
       return device_.CreateCq(0, sink);
     }
     absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd&,
-                                                           const device::SrqInit&) override {
-      return std::make_unique<FakeSrq>();
+                                                           const device::SrqInit& init) override {
+      if (!device_.refusal.ok()) return device_.refusal;
+      auto srq = std::make_unique<FakeSrq>(device_.path_, init);
+      srq->limit_result = device_.limit_result;
+      device_.last_srq = srq.get();
+      return srq;
     }
     absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
                                                          const device::QpInit& init) override {
       return device_.CreateQp(pd, init);
     }
     absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd&,
-                                                         const device::AddressVector&) override {
-      return std::make_unique<FakeAh>();
+                                                         const device::AddressVector& av) override {
+      if (!device_.refusal.ok()) return device_.refusal;
+      device_.last_av = av;
+      return std::make_unique<FakeAh>(device_.path_, av);
     }
     absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
-      return std::make_unique<FakeMw>();
+      if (!device_.refusal.ok()) return device_.refusal;
+      return std::make_unique<FakeMw>(device_.path_, device_.next_key_++ << 8);
     }
-    absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp&,
-                                                                          const IpAddress&) override {
-      return std::make_unique<FakeAh>();
+    absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(
+        device::Qp&, const IpAddress& group) override {
+      if (!device_.refusal.ok()) return device_.refusal;
+      return std::make_unique<FakeAttachment>(device_.path_, &device_.groups, group);
     }
 
    private:
@@ -435,8 +488,19 @@ class FakeDevice final : public device::Device {
     return std::make_unique<FakeCq>(sink);
   }
   absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&, const device::QpInit& init) {
-    return std::make_unique<FakeQp>(path_, next_qpn_++, init);
+    auto qp = std::make_unique<FakeQp>(path_, next_qpn_++, init);
+    last_qp = qp.get();
+    return qp;
   }
+
+  device::DeviceAttr& mutable_attr() noexcept { return attr_; }
+
+  absl::Status refusal;  // of SRQs, address handles, memory windows and multicast
+  device::QpResult limit_result = device::QpResult::kOk;  // of SRQs that are made from now on
+  FakeSrq* last_srq = nullptr;
+  FakeQp* last_qp = nullptr;
+  device::AddressVector last_av;
+  std::multiset<IpAddress> groups;  // that QPs are attached to now
 
  private:
   FakeDataPath* const path_;
