@@ -1,9 +1,9 @@
 // The datagram QPs of one transport that are in one multicast group of one interface.
 //
 // A packet to the group is delivered to each of them, as if it had been sent to it alone: its QKey,
-// its receives, its completions. That includes the sender, if it is a member, as on an HCA that is not
-// told to block its own (IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK is the kernel's alone) and on rxe. A QP
-// that was added twice gets one copy.
+// its receives, its completions. That includes the sender, if it is a member, as on an HCA that is
+// not told to block its own (IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK is the kernel's alone) and on
+// rxe. A QP that was added twice gets one copy.
 //
 // Thread: engine, but for construction. Owner: a MulticastPort.
 #pragma once

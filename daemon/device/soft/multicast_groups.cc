@@ -51,9 +51,9 @@ absl::StatusOr<std::unique_ptr<device::EngineObject>> MulticastGroups::Attach(
                       FindOrOpen(group.WithScope(0), udp_port));
   const auto members = static_cast<uint32_t>(port.use_count() - 1);
   if (members >= kMaxQpsPerGroup) {
-    return absl::ResourceExhaustedError(absl::StrCat("attach_mcast: group ", group.ToString(),
-                                                     " has no more places: device_max=",
-                                                     kMaxQpsPerGroup));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attach_mcast: group ", group.ToString(),
+                     " has no more places: device_max=", kMaxQpsPerGroup));
   }
   return std::make_unique<Attachment>(path, *datagram, std::move(port), shared_from_this());
 }

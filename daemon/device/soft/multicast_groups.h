@@ -1,8 +1,8 @@
 // The multicast groups that QPs of one soft device are in, and how a QP comes into one.
 //
-// A group's port (multicast_port.h) lives as long as somebody is attached, and is on the data path as
-// long as an engine knows of one: the first attachment that the engine activates brings it there, the
-// last one takes it away.
+// A group's port (multicast_port.h) lives as long as somebody is attached, and is on the data path
+// as long as an engine knows of one: the first attachment that the engine activates brings it
+// there, the last one takes it away.
 //
 // Thread: control. Owner: the device and the attachments, together.
 #pragma once

@@ -62,8 +62,8 @@ absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, const std::
   }
   const uint32_t interface_index = ::if_nametoindex(netdev.c_str());
   if (interface_index == 0) {
-    return absl::NotFoundError(absl::StrCat("multicast group ", group.ToString(),
-                                            ": no interface is called ", netdev));
+    return absl::NotFoundError(
+        absl::StrCat("multicast group ", group.ToString(), ": no interface is called ", netdev));
   }
   RD_ASSIGN_OR_RETURN(UniqueFd fd, MakeUdpSocket(group.is_v4(), group.ToString(), options));
   const auto failed = [&](const char* step) { return Failed(errno, group, netdev, step); };

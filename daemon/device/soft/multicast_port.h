@@ -1,16 +1,18 @@
-// Membership in one multicast group on one interface: a socket, and the QPs that what it yields is for.
+// Membership in one multicast group on one interface: a socket, and the QPs that what it yields is
+// for.
 //
-// The device's other sockets are bound to its unicast addresses and never see a group's datagrams, so
-// each group has a socket of its own, bound to the group's address. It shares that address and port
-// with anybody who wants to (SO_REUSEADDR): each such socket gets a copy, hence several daemons on one
-// host hear a group. It takes what comes in by its own interface alone. While the socket is open, the
-// kernel is a member and says so by IGMP or MLD.
+// The device's other sockets are bound to its unicast addresses and never see a group's datagrams,
+// so each group has a socket of its own, bound to the group's address. It shares that address and
+// port with anybody who wants to (SO_REUSEADDR): each such socket gets a copy, hence several
+// daemons on one host hear a group. It takes what comes in by its own interface alone. While the
+// socket is open, the kernel is a member and says so by IGMP or MLD.
 //
 // The datagrams that this daemon itself sends to the group come back by the kernel's loopback
-// (IP_MULTICAST_LOOP, on by default) to all members of the host, and by no other way, so everybody gets
-// one copy.
+// (IP_MULTICAST_LOOP, on by default) to all members of the host, and by no other way, so everybody
+// gets one copy.
 //
-// Thread: control creates and destroys it; the engine does the rest. Owner: its attachments, together.
+// Thread: control creates and destroys it; the engine does the rest. Owner: its attachments,
+// together.
 #pragma once
 
 #include <cstdint>
@@ -54,10 +56,10 @@ class MulticastPort {
   MulticastGroup group_;
 };
 
-// Opens a socket that receives what is sent to `group` and `udp_port` on interface `netdev`, and joins.
-// Errors: InvalidArgument (no multicast address), NotFound (no such interface), AlreadyExists
-// (somebody has the port and does not share it), ResourceExhausted (too many memberships),
-// Unavailable (the kernel refuses; says why). Thread: any.
+// Opens a socket that receives what is sent to `group` and `udp_port` on interface `netdev`, and
+// joins. Errors: InvalidArgument (no multicast address), NotFound (no such interface),
+// AlreadyExists (somebody has the port and does not share it), ResourceExhausted (too many
+// memberships), Unavailable (the kernel refuses; says why). Thread: any.
 absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, const std::string& netdev,
                                              uint16_t udp_port, const UdpSocketOptions& options);
 

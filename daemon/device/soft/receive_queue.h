@@ -1,7 +1,8 @@
 // Posted receives in order, as fixed arrays made at creation.
 //
 // Whoever receives takes the oldest one out, as a copy, when a message begins to use it; so a queue
-// that several QPs share works the same. Thread: engine, but for construction. Owner: a QP or an SRQ.
+// that several QPs share works the same. Thread: engine, but for construction. Owner: a QP or an
+// SRQ.
 #pragma once
 
 #include <algorithm>

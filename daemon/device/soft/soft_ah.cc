@@ -19,17 +19,18 @@ absl::StatusOr<std::unique_ptr<SoftAh>> SoftAh::Create(const SoftPd& pd,
     return absl::InvalidArgumentError("create_ah: the destination is the wildcard address");
   }
   if (av.dest.is_v4() != found.address.is_v4()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("create_ah: destination ", av.dest.ToString(), " and source ",
-                     found.address.ToString(), " are of two families"));
+    return absl::InvalidArgumentError(absl::StrCat("create_ah: destination ", av.dest.ToString(),
+                                                   " and source ", found.address.ToString(),
+                                                   " are of two families"));
   }
-  const Flow flow{.local = found.address,
-                  // A GID has no scope: such a peer is on the link of the address that we send from.
-                  .remote = av.dest.WithScope(found.address.scope_id()),
-                  .traffic_class = av.traffic_class,
-                  // 0 means "not given", as in an address vector that nobody filled.
-                  .hop_limit = av.hop_limit != 0 ? av.hop_limit : Flow{}.hop_limit,
-                  .flow_label = av.flow_label & 0xfffff};
+  const Flow flow{
+      .local = found.address,
+      // A GID has no scope: such a peer is on the link of the address that we send from.
+      .remote = av.dest.WithScope(found.address.scope_id()),
+      .traffic_class = av.traffic_class,
+      // 0 means "not given", as in an address vector that nobody filled.
+      .hop_limit = av.hop_limit != 0 ? av.hop_limit : Flow{}.hop_limit,
+      .flow_label = av.flow_label & 0xfffff};
   return std::unique_ptr<SoftAh>(
       new SoftAh(pd.id(), flow, av.sgid_index, found, std::move(source)));
 }

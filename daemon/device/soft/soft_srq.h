@@ -1,8 +1,8 @@
 // A shared receive queue of the soft device: receives that go to whichever of its QPs needs one
 // next.
 //
-// The limit is looked at whenever a QP takes a receive or finds none, so an application that arms it
-// on an empty queue hears of it with the next message, and not already while it fills the queue.
+// The limit is looked at whenever a QP takes a receive or finds none, so an application that arms
+// it on an empty queue hears of it with the next message, and not already while it fills the queue.
 // Its PD decides about the receives' keys, not that of the QP that takes them.
 //
 // Thread: engine, but for construction and destruction. Owner: the control side; its QPs are gone

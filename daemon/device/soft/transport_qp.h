@@ -1,8 +1,8 @@
 // What a transport knows of a queue pair, of whatever type: where packets, timers and turns go.
 //
 // Connected QPs (RC, UC) are SoftQp, datagram QPs are UdQp. Each implements the few calls that the
-// transport makes; `connected()` and `datagram()` serve those who look for a QP of one kind, without
-// a cast that has to search. Thread: engine. Owner: the control side.
+// transport makes; `connected()` and `datagram()` serve those who look for a QP of one kind,
+// without a cast that has to search. Thread: engine. Owner: the control side.
 #pragma once
 
 #include <cstdint>

@@ -1,18 +1,18 @@
 // A datagram queue pair of the soft device.
 //
-//     reset -> init -> rtr -> rts <-> sqd      rts -> sqe by a send that fails, sqe -> rts by modify
-//                                              any -> reset (forgets); any but reset -> err (flushes)
+//   reset -> init -> rtr -> rts <-> sqd     rts -> sqe: by a send that fails; sqe -> rts: by modify
+//   any -> reset: forgets                   any but reset -> err: flushes
 //
-// A send is one packet; it completes when it has been handed to the network, or copied to a QP of the
-// same transport. Address handles are taken over by value with the post. A send that fails here (a bad
-// handle, key or length) completes with its status, the sends behind it flush, and the state is kSqe;
-// receives go on.
+// A send is one packet; it completes when it has been handed to the network, or copied to a QP of
+// the same transport. Address handles are taken over by value with the post. A send that fails here
+// (a bad handle, key or length) completes with its status, the sends behind it flush, and the state
+// is kSqe; receives go on.
 //
-// A datagram is received if the QKey is the QP's. In front of the data go 40 bytes that say who sent
-// it (wire/grh.h). Without a receive it is dropped and counted. One that is longer than the receive is
-// dropped too, and the receive stays where it is; a receive of an SRQ cannot be put back, so there it
-// completes with kLocLenErr and the QP is in error. (IBTA vol. 1, Responder Error Behavior, length
-// errors: class D without, class E with an SRQ; the kernel's rxe does the same.)
+// A datagram is received if the QKey is the QP's. In front of the data go 40 bytes that say who
+// sent it (wire/grh.h). Without a receive it is dropped and counted. One that is longer than the
+// receive is dropped too, and the receive stays where it is; a receive of an SRQ cannot be put
+// back, so there it completes with kLocLenErr and the QP is in error. (IBTA vol. 1, Responder Error
+// Behavior, length errors: class D without, class E with an SRQ; the kernel's rxe does the same.)
 //
 // Files: ud_qp.cc states, ud_send.cc sends, ud_receive.cc receives.
 // Thread: engine, but for creation, destruction and what device.h says. Owner: the control side.
@@ -52,8 +52,8 @@ struct Datagram {
 
 class UdQp final : public device::Qp, public TransportQp {
  public:
-  // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ outlive
-  // the QP. Errors: those of CheckQpInit().
+  // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ
+  // outlive the QP. Errors: those of CheckQpInit().
   static absl::StatusOr<std::unique_ptr<UdQp>> Create(Transport& transport, const SoftQpInit& init);
   // Thread: control, after Deactivate() or if never activated.
   ~UdQp() override;

@@ -54,23 +54,23 @@ void UdQp::Receive(const Datagram& datagram) noexcept {
   std::array<uint8_t, wire::kGrhBytes> grh;
   const wire::Opcode opcode =
       datagram.has_imm ? wire::Opcode::kUdSendOnlyImm : wire::Opcode::kUdSendOnly;
-  wire::BuildReceivedGrh({.source = datagram.flow.remote,
-                          .destination = datagram.flow.local,
-                          .traffic_class = datagram.flow.traffic_class,
-                          .hop_limit = datagram.flow.hop_limit,
-                          .flow_label = datagram.flow.flow_label,
-                          .udp_payload_bytes = wire::UdpPayloadBytes(opcode, datagram.length_bytes)},
-                         grh);
+  wire::BuildReceivedGrh(
+      {.source = datagram.flow.remote,
+       .destination = datagram.flow.local,
+       .traffic_class = datagram.flow.traffic_class,
+       .hop_limit = datagram.flow.hop_limit,
+       .flow_label = datagram.flow.flow_label,
+       .udp_payload_bytes = wire::UdpPayloadBytes(opcode, datagram.length_bytes)},
+      grh);
   const device::Sge grh_sge = HostSge(grh.data(), grh.size());
   const SgeList target{.sges = wqe.sges(),
                        .pd_id = srq_ != nullptr ? srq_->pd_id() : pd_id_,
                        .access = device::kAccessLocalWrite};
   SgeCursor to, from_grh, from_data;
-  const bool placed =
-      CopyBetween(HostList(grh_sge), from_grh, target, to, grh.size(), false, core_.mrs) ==
-          CopyResult::kOk &&
-      CopyBetween(datagram.source, from_data, target, to, datagram.length_bytes, true, core_.mrs) ==
-          CopyResult::kOk;
+  const bool placed = CopyBetween(HostList(grh_sge), from_grh, target, to, grh.size(), false,
+                                  core_.mrs) == CopyResult::kOk &&
+                      CopyBetween(datagram.source, from_data, target, to, datagram.length_bytes,
+                                  true, core_.mrs) == CopyResult::kOk;
   if (!placed) return FailReceive(wqe, WcStatus::kLocProtErr);
 
   device::Wc wc{};

@@ -78,9 +78,8 @@ RunResult UdQp::Run(uint32_t budget_bytes, TimeNs) noexcept {
       break;
     }
     UdQp* const peer = LocalPeer(TargetOf(queue_.head()));
-    const bool go_on = peer != nullptr
-                           ? SendLocally(*peer, &result)
-                           : SendBatch(budget_bytes - result.spent_bytes, &result);
+    const bool go_on = peer != nullptr ? SendLocally(*peer, &result)
+                                       : SendBatch(budget_bytes - result.spent_bytes, &result);
     if (!go_on) break;
   }
   CheckDrained();
@@ -118,8 +117,8 @@ bool UdQp::SendLocally(UdQp& peer, RunResult* result) noexcept {
   ++result->work;
   Count(core_.counters.local_messages);
   Count(core_.counters.local_bytes, wqe.length_bytes);
-  // First, since the peer may be this very QP and go into the error state. The slots stay as they are
-  // until the next post.
+  // First, since the peer may be this very QP and go into the error state. The slots stay as they
+  // are until the next post.
   CompleteHead(WcStatus::kSuccess);
   peer.Receive({.flow = flow,
                 .qkey = target.qkey,

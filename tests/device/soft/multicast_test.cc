@@ -32,18 +32,21 @@ struct Family {
   const char* group;
 };
 
-// Two hosts with one device each, on a link of their own. The left one has two addresses per family.
+// Two hosts with one device each, on a link of their own. The left one has two addresses per
+// family.
 class MulticastTest : public ::testing::TestWithParam<Family> {
  protected:
   void SetUp() override {
     network_.emplace();
     if (!network_->ok()) GTEST_SKIP() << "needs a network namespace, ip and veth";
-    ASSERT_TRUE(rdmad::testing::Run("ip addr add 192.0.2.1/24 dev left && ip addr add 192.0.2.11/24 dev left &&"
-                    "ip addr add fd00:4791::1/64 dev left nodad &&"
-                    "ip addr add fd00:4791::11/64 dev left nodad"));
+    ASSERT_TRUE(rdmad::testing::Run(
+        "ip addr add 192.0.2.1/24 dev left && ip addr add 192.0.2.11/24 dev left &&"
+        "ip addr add fd00:4791::1/64 dev left nodad &&"
+        "ip addr add fd00:4791::11/64 dev left nodad"));
     network_->Enter();
-    ASSERT_TRUE(rdmad::testing::Run("ip addr add 192.0.2.2/24 dev right &&"
-                    "ip addr add fd00:4791::2/64 dev right nodad"));
+    ASSERT_TRUE(
+        rdmad::testing::Run("ip addr add 192.0.2.2/24 dev right &&"
+                            "ip addr add fd00:4791::2/64 dev right nodad"));
     right_.emplace(std::vector<std::string>{"192.0.2.2", "fd00:4791::2"}, TestPort());
     network_->Leave();
     left_.emplace(std::vector<std::string>{"192.0.2.1", "fd00:4791::1"}, TestPort());
@@ -125,7 +128,9 @@ TEST_P(MulticastTest, ABatchToAGroupArrivesWhole) {
 
 TEST_P(MulticastTest, WhoLeavesHearsNoMoreAndTheLastOneEndsTheHostsMembership) {
   const std::string group = GetParam().group;
-  const auto is_member = [&] { return rdmad::testing::Run("ip maddr show dev left | grep -q " + group); };
+  const auto is_member = [&] {
+    return rdmad::testing::Run("ip maddr show dev left | grep -q " + group);
+  };
   UdEnd first(*left_), second(*left_);
   EXPECT_FALSE(is_member());
   ASSERT_TRUE(first.Join(group).ok());
@@ -150,9 +155,8 @@ TEST_P(MulticastTest, TwoDaemonsOfOneHostBothHear) {
   ASSERT_TRUE(b.Join(GetParam().group).ok());
   ASSERT_EQ(a.SendToGroup(GetParam().group, "from a", GetParam().sgid_index), PostResult::kOk);
   ASSERT_EQ(b.SendToGroup(GetParam().group, "from b", GetParam().sgid_index), PostResult::kOk);
-  ASSERT_TRUE(TurnUntil({&*left_, &neighbour}, [&] {
-    return a.receives.all.size() >= 2 && b.receives.all.size() >= 2;
-  }));
+  ASSERT_TRUE(TurnUntil({&*left_, &neighbour},
+                        [&] { return a.receives.all.size() >= 2 && b.receives.all.size() >= 2; }));
   Settle({&*left_, &neighbour});
   EXPECT_EQ(a.receives.all.size(), 2u);
   EXPECT_EQ(b.receives.all.size(), 2u);
@@ -178,9 +182,8 @@ TEST(MulticastLoopback, DaemonsOnLoopbackAddressesHearEachOther) {
   ASSERT_TRUE(a.Join("239.1.2.4").ok());
   ASSERT_TRUE(b.Join("239.1.2.4").ok());
   ASSERT_EQ(a.SendToGroup("239.1.2.4", "hello"), PostResult::kOk);
-  ASSERT_TRUE(TurnUntil({&one, &two}, [&] {
-    return !a.receives.all.empty() && !b.receives.all.empty();
-  }));
+  ASSERT_TRUE(
+      TurnUntil({&one, &two}, [&] { return !a.receives.all.empty() && !b.receives.all.empty(); }));
   Settle({&one, &two});
   EXPECT_EQ(a.receives.all.size(), 1u);
   EXPECT_EQ(b.receives.all.size(), 1u);

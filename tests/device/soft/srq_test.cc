@@ -1,9 +1,8 @@
 // Shared receive queues: who gets the receives, whose completion it is, the limit, and the end of a
 // QP that used one (case 21).
-#include "daemon/device/soft/soft_srq.h"
-
 #include <gtest/gtest.h>
 
+#include "daemon/device/soft/soft_srq.h"
 #include "tests/support/soft_bed.h"
 
 namespace rdmad::soft {

@@ -1,5 +1,5 @@
-// Datagram QPs on a fake network: each with memory, completions, events and an address handle to the
-// others.
+// Datagram QPs on a fake network: each with memory, completions, events and an address handle to
+// the others.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -86,8 +86,8 @@ class UdBed {
   }
   void ToInit(UdEndpoint& end, uint32_t qkey = kTestQkey) {
     device::QpAttr attr;
-    attr.mask = device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort |
-                device::kQpAttrQkey;
+    attr.mask =
+        device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort | device::kQpAttrQkey;
     attr.state = device::QpState::kInit;
     attr.qkey = qkey;
     ASSERT_EQ(end.qp->Modify(attr, network.now()), device::QpResult::kOk);
@@ -139,7 +139,8 @@ class UdBed {
     end.address = *IpAddress::Parse(address);
     end.transport->AddLocalAddress(end.address);
     network.Attach(end.address, end.transport);
-    for (size_t i = 0; i < end.memory.size(); ++i) end.memory[i] = static_cast<std::byte>(i * 7 + qpn);
+    for (size_t i = 0; i < end.memory.size(); ++i)
+      end.memory[i] = static_cast<std::byte>(i * 7 + qpn);
     end.mr = std::move(*SoftMr::Create(*end.transport, end.pd,
                                        {.host_addr = end.memory.data(),
                                         .length_bytes = end.memory.size(),

@@ -55,8 +55,8 @@ class UdFuzz : public ::testing::TestWithParam<std::tuple<Path, bool, uint64_t>>
   void Attack() {
     wire::PacketFields fields;
     do {
-      fields.opcode = static_cast<wire::Opcode>(random_() % 4 != 0 ? 0x64 + random_() % 2
-                                                                    : random_() % 256);
+      fields.opcode =
+          static_cast<wire::Opcode>(random_() % 4 != 0 ? 0x64 + random_() % 2 : random_() % 256);
     } while (!wire::InfoOf(fields.opcode).known());
     const bool to_group = random_() % 4 == 0;
     fields.dest_qpn = to_group ? wire::kMulticastQpn : wire::Qpn(bed_->b.qp->qpn());
@@ -123,17 +123,16 @@ TEST_P(UdFuzz, EveryWrHasOneFateAndNoByteLandsOutside) {
       << "no real traffic went through: this tests nothing";
   for (size_t slot = 0; slot < kSlots; ++slot) {
     const auto begin = bed_->b.memory.begin() + static_cast<long>(slot * kSlotBytes);
-    ASSERT_TRUE(std::all_of(begin + kReceiveBytes, begin + kSlotBytes,
-                            [](std::byte byte) { return byte == std::byte{0xbb}; }))
-        << "written behind a receive";
+    ASSERT_TRUE(std::all_of(begin + kReceiveBytes, begin + kSlotBytes, [](std::byte byte) {
+      return byte == std::byte{0xbb};
+    })) << "written behind a receive";
   }
   group_.Remove(member);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, UdFuzz,
                          ::testing::Combine(::testing::Values(Path::kWire, Path::kLocal),
-                                            ::testing::Bool(),
-                                            ::testing::Range<uint64_t>(1, 11)));
+                                            ::testing::Bool(), ::testing::Range<uint64_t>(1, 11)));
 
 }  // namespace
 }  // namespace rdmad::soft

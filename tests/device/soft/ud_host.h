@@ -29,9 +29,9 @@ class UdEnd {
     pd = *device_.AllocPd();
     cq = *device_.CreateCq(256, &sends);
     recv_cq = *device_.CreateCq(256, &receives);
-    mr = *device_.RegisterMr(*pd, {buffer.data(), buffer.size(),
-                                   reinterpret_cast<uint64_t>(buffer.data()),
-                                   device::kAccessLocalWrite});
+    mr = *device_.RegisterMr(
+        *pd, {buffer.data(), buffer.size(), reinterpret_cast<uint64_t>(buffer.data()),
+              device::kAccessLocalWrite});
     device::QpInit init;
     init.type = device::QpType::kUd;
     init.send_cq = cq.get();
@@ -40,8 +40,8 @@ class UdEnd {
     qp = *device_.CreateQp(*pd, init);
     for (device::EngineObject* one : Objects()) one->Activate(MonotonicNow());
     device::QpAttr attr;
-    attr.mask = device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort |
-                device::kQpAttrQkey;
+    attr.mask =
+        device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort | device::kQpAttrQkey;
     attr.state = device::QpState::kInit;
     attr.qkey = qkey;
     EXPECT_EQ(qp->Modify(attr, 0), device::QpResult::kOk);

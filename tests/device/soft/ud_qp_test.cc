@@ -319,8 +319,8 @@ TEST_P(UdTest, NothingIsReceivedBeforeRtr) {
 TEST_P(UdTest, AQkeyOfTheManagementIsNotForApplications) {
   UdBed bed(Options());
   device::QpAttr attr;
-  attr.mask = device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort |
-              device::kQpAttrQkey;
+  attr.mask =
+      device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort | device::kQpAttrQkey;
   attr.state = QpState::kInit;
   attr.qkey = wire::kGsiQkey.value();
   EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
@@ -364,8 +364,8 @@ TEST(SoftAh, ChecksItsVector) {
     return index == 3;
   };
   const auto create = [&](const char* dest, uint32_t index) {
-    return SoftAh::Create(pd, {.dest = *IpAddress::Parse(dest), .sgid_index = index, .hop_limit = 0},
-                          source);
+    return SoftAh::Create(
+        pd, {.dest = *IpAddress::Parse(dest), .sgid_index = index, .hop_limit = 0}, source);
   };
   EXPECT_TRUE(absl::IsInvalidArgument(create("10.0.0.2", 2).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(create("::1", 3).status()));
