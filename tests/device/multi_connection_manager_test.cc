@@ -445,16 +445,21 @@ TEST_F(MultiConnectionManagerTest, CallsOfADecidedIdAreItsManagers) {
   EXPECT_OK(endpoint_->Establish());
   EXPECT_OK(endpoint_->NotifyCommEstablished());
   EXPECT_OK(endpoint_->Disconnect());
+  EXPECT_OK(endpoint_->JoinMulticast({IpAddress::FromV4(239, 0, 0, 1), 0}, 0, 1));
+  EXPECT_OK(endpoint_->LeaveMulticast({IpAddress::FromV4(239, 0, 0, 1), 0}));
   EXPECT_EQ(endpoint_->remote_qpn(), 7u);
   EXPECT_EQ(verbs_.only().calls,
             (std::vector<std::string>{"resolve_addr", "resolve_route", "connect", "establish",
-                                      "notify", "disconnect"}));
+                                      "notify", "disconnect", "join_multicast",
+                                      "leave_multicast"}));
 }
 
 TEST_F(MultiConnectionManagerTest, WhatNeedsADecisionIsRefusedBeforeOne) {
   EXPECT_TRUE(absl::IsFailedPrecondition(endpoint_->ResolveRoute(100)));
   EXPECT_TRUE(absl::IsFailedPrecondition(endpoint_->Connect({})));
   EXPECT_TRUE(absl::IsFailedPrecondition(endpoint_->Disconnect()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      endpoint_->JoinMulticast({IpAddress::FromV4(239, 0, 0, 1), 0}, 0, 1)));
   EXPECT_TRUE(absl::IsFailedPrecondition(endpoint_->InitQpAttr(QpState::kInit).status()));
   EXPECT_EQ(endpoint_->device(), nullptr);
 }
