@@ -64,6 +64,7 @@ struct Endpoint {
 
 struct BedOptions {
   Path path = Path::kWire;
+  device::QpType type = device::QpType::kRc;  // or kUc
   NetworkFaults faults;
   TransportConfig config;
   size_t memory_bytes = 4 << 20;
@@ -76,7 +77,8 @@ struct BedOptions {
   uint8_t rnr_retry = 7;
   uint8_t min_rnr_timer = 1;
   uint8_t rd_atomic = 4;
-  uint32_t access = device::kAccessAll & ~device::kAccessMwBind;
+  uint32_t access = device::kAccessAll & ~device::kAccessMwBind;         // of the QPs
+  uint32_t region_access = device::kAccessAll & ~device::kAccessMwBind;  // of the regions
   bool signal_all = false;
   uint32_t srq_wr = 0;  // not 0: b receives from an SRQ of this depth
   bool connect = true;
@@ -137,8 +139,10 @@ class Bed {
   device::QpAttr RtrAttr(const Endpoint& to, uint32_t rq_psn) const {
     device::QpAttr attr;
     attr.mask = device::kQpAttrState | device::kQpAttrAv | device::kQpAttrPathMtu |
-                device::kQpAttrDestQpn | device::kQpAttrRqPsn | device::kQpAttrMaxDestRdAtomic |
-                device::kQpAttrMinRnrTimer;
+                device::kQpAttrDestQpn | device::kQpAttrRqPsn;
+    if (options_.type == device::QpType::kRc) {
+      attr.mask |= device::kQpAttrMaxDestRdAtomic | device::kQpAttrMinRnrTimer;
+    }
     attr.state = device::QpState::kRtr;
     attr.av.dest = to.address;
     attr.path_mtu = options_.mtu;
@@ -153,8 +157,11 @@ class Bed {
   }
   device::QpAttr RtsAttr(uint32_t sq_psn) const {
     device::QpAttr attr;
-    attr.mask = device::kQpAttrState | device::kQpAttrSqPsn | device::kQpAttrTimeout |
-                device::kQpAttrRetryCnt | device::kQpAttrRnrRetry | device::kQpAttrMaxQpRdAtomic;
+    attr.mask = device::kQpAttrState | device::kQpAttrSqPsn;
+    if (options_.type == device::QpType::kRc) {
+      attr.mask |= device::kQpAttrTimeout | device::kQpAttrRetryCnt | device::kQpAttrRnrRetry |
+                   device::kQpAttrMaxQpRdAtomic;
+    }
     attr.state = device::QpState::kRts;
     attr.sq_psn = sq_psn;
     attr.timeout = options_.timeout;
@@ -225,13 +232,14 @@ class Bed {
                              {.host_addr = endpoint.memory.data(),
                               .length_bytes = endpoint.memory.size(),
                               .iova = Endpoint::kIova,
-                              .access = device::kAccessAll & ~device::kAccessMwBind});
+                              .access = options_.region_access});
     ASSERT_TRUE(mr.ok()) << mr.status().ToString();
     endpoint.mr = std::move(*mr);
     endpoint.mr->Activate(network.now());
     SoftQpInit init;
     init.qpn = qpn;
     init.pd = &endpoint.pd;
+    init.init.type = options_.type;
     init.init.send_cq = &endpoint.send_cq;
     init.init.recv_cq = &endpoint.recv_cq;
     init.init.srq = endpoint.srq.get();

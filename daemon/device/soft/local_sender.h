@@ -6,7 +6,8 @@
 // the same statuses, events and RNR waits at both ends. PSNs advance as if packets had been sent,
 // so either side may go over to the network at any message. A peer that is missing, in no state to
 // receive, or connected to somebody else is no peer: the requester then uses the network, where
-// nobody answers, and gives up after the same timeouts and retries as for a remote QP.
+// nobody answers, and gives up after the same timeouts and retries as for a remote QP. On UC a
+// refusal is the receiver's alone: the sender's WR succeeds.
 //
 // Thread: engine. Owner: the requester.
 #pragma once
@@ -41,11 +42,17 @@ class LocalSender {
 
  private:
   // What follows from an attempt to begin or to copy.
-  enum class Step : uint8_t { kGoOn, kStop };
+  enum class Step : uint8_t {
+    kGoOn,
+    kNext,  // the message is out of the way
+    kStop,
+  };
 
   SoftQp* FindReady() const noexcept;
   Step Begin(const SendWqe& wqe, SoftQp& peer, TimeNs now) noexcept;
   Step CopySlice(const SendWqe& wqe, SoftQp& peer, uint32_t bytes, TimeNs now) noexcept;
+  SgeList LocalList(const SendWqe& wqe) const noexcept;
+  bool FailsHere(const SendWqe& wqe, TimeNs now) noexcept;
   Step Refused(Finding finding, SoftQp& peer, TimeNs now) noexcept;
 
   QpContext& qp_;

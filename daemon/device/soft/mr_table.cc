@@ -19,7 +19,7 @@ absl::StatusOr<uint32_t> MrTable::ReserveKey() {
   }
   if (released_.empty()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("register_mr: no key left, device_max=", capacity_ - 1));
+        absl::StrCat("no key left for a region or window, device_max=", capacity_ - 1));
   }
   const uint32_t old_key = released_.front();
   released_.pop_front();
@@ -36,11 +36,13 @@ void MrTable::Insert(const MrEntry& entry) noexcept {
   MrEntry& slot = entries_[entry.key >> kGenerationBits];
   RD_CHECK(slot.key == 0, "one region per key");
   slot = entry;
+  slot.scope = entry.pd_id;
+  slot.serial = ++last_serial_;
 }
 
 void MrTable::Remove(uint32_t key) noexcept {
   MrEntry& slot = entries_[key >> kGenerationBits];
-  RD_CHECK(slot.key == key, "only who inserted a region removes it");
+  RD_CHECK(slot.key == key && !slot.is_window, "only who inserted a region removes it");
   slot = MrEntry{};
 }
 

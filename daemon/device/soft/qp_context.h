@@ -24,6 +24,7 @@ struct QpContext {
   SoftCq* const send_cq;
   SoftCq* const recv_cq;
   SoftSrq* const srq;  // null: receives are posted to the QP itself
+  const uint64_t key_scope;  // of the windows that are bound to this QP (mr_table.h)
 
   device::QpAttr attr;     // attr.state is the QP's state; PSNs as they were set
   Flow flow;               // from kRtr on
@@ -33,6 +34,7 @@ struct QpContext {
   ActiveNode srq_waiter;
 
   device::QpState state() const noexcept { return attr.state; }
+  bool reliable() const noexcept { return init.type == device::QpType::kRc; }
   // There is something to do in the next turn.
   void Wake() noexcept { core.active.Push(active); }
 

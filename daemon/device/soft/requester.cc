@@ -101,7 +101,16 @@ void Requester::CompleteHead(WcStatus status) noexcept {
 
 void Requester::FailHead(WcStatus status, TimeNs now) noexcept {
   CompleteHead(status);
-  qp_.self.EnterError(now);
+  qp_.self.EnterSendError(now);
+}
+
+void Requester::Resume() noexcept {
+  // The PSNs of what was flushed are skipped: a UC peer takes any at the start of a message.
+  una_ = max_psn_ = recovery_psn_ = queue_.next_psn();
+  next_ = {};
+  next_.index = queue_.head();
+  next_.psn = una_;
+  next_.cost = next_.last_ack_cost = acked_cost_;
 }
 
 void Requester::FinishHeadLocally() noexcept {
@@ -135,22 +144,30 @@ PostResult Requester::Post(const device::SendWr& wr) noexcept {
   }
 
   WcStatus verdict = WcStatus::kSuccess;
+  bool is_local = false;
   switch (wr.opcode) {
     case WrOpcode::kSend:
     case WrOpcode::kSendWithImm:
     case WrOpcode::kRdmaWrite:
     case WrOpcode::kRdmaWriteWithImm:
       break;
+    case WrOpcode::kSendWithInv:
+      if (!qp_.reliable()) return PostResult::kBadOpcode;
+      break;
+    case WrOpcode::kLocalInv:
+    case WrOpcode::kBindMw:
+      is_local = true;
+      length_bytes = 0;
+      break;
     case WrOpcode::kCompareSwap:
     case WrOpcode::kFetchAdd:
       if (length_bytes != kAtomicBytes) verdict = WcStatus::kLocLenErr;
       [[fallthrough]];
     case WrOpcode::kRdmaRead:
-      if (is_inline || (!in_error && qp_.attr.max_rd_atomic == 0)) return PostResult::kBadOpcode;
+      if (is_inline || !qp_.reliable() || (!in_error && qp_.attr.max_rd_atomic == 0)) {
+        return PostResult::kBadOpcode;
+      }
       break;
-    case WrOpcode::kSendWithInv:  // there are no memory windows yet that one could invalidate
-    case WrOpcode::kLocalInv:
-    case WrOpcode::kBindMw:
     default:  // the opcode came out of a client's ring
       return PostResult::kBadOpcode;
   }
@@ -161,7 +178,7 @@ PostResult Requester::Post(const device::SendWr& wr) noexcept {
 
   const auto length = static_cast<uint32_t>(length_bytes);
   const uint32_t mtu = std::max(qp_.mtu_bytes, 1u);  // a QP in kErr may never have had one
-  const uint32_t packets = length == 0 ? 1 : (length + mtu - 1) / mtu;
+  const uint32_t packets = is_local ? 0 : length == 0 ? 1 : (length - 1) / mtu + 1;
   queue_.Push(wr, flags, length, packets, verdict);
   if (in_error) {
     CompleteHead(WcStatus::kWrFlushErr);
@@ -192,8 +209,10 @@ RunResult Requester::Run(uint32_t budget_bytes, TimeNs now) noexcept {
       break;
     }
     const uint32_t left = budget_bytes - result.spent_bytes;
-    // A message of which some packets went over the network is finished there.
-    if (AllAnswered() && next_.packet == 0 && local_.HasPeer()) {
+    if (queue_[next_.index].is_local()) {
+      if (!RunLocalOperation(now, &result)) break;
+    } else if (AllAnswered() && next_.packet == 0 && local_.HasPeer()) {
+      // A message of which some packets went over the network is finished there.
       if (!local_.Run(left, now, &result)) break;
     } else {
       local_.Reset();  // a half-copied message whose peer went away starts again, on the network
@@ -216,9 +235,10 @@ bool Requester::SendBatch(uint32_t budget_bytes, TimeNs now, RunResult* result) 
     if (built != Built::kPacket) break;
   }
   const size_t offered = batch.size();
+  size_t taken = 0;
   bool blocked = false;
   if (offered > 0) {
-    const size_t taken = qp_.core.tx->Send(qp_.flow, batch.packets());
+    taken = qp_.core.tx->Send(qp_.flow, batch.packets());
     if (taken < offered) {
       blocked = true;
       Count(qp_.core.counters.tx_blocked);
@@ -243,10 +263,16 @@ bool Requester::SendBatch(uint32_t budget_bytes, TimeNs now, RunResult* result) 
     if (next_.index == queue_.head()) FailHead(error, now);
     return false;
   }
-  return built == Built::kPacket;
+  // Without answers nothing would bring the QP back here.
+  return built == Built::kPacket || (taken > 0 && !qp_.reliable());
 }
 
 void Requester::OnSent(const Position& before, const Position& after, TimeNs now) noexcept {
+  if (!qp_.reliable()) {
+    max_psn_ = after.psn;
+    (void)AdvanceTo(after.psn);
+    return;
+  }
   const bool was_idle = AllAnswered();
   if (wire::IsBefore(before.psn, max_psn_)) {
     const auto again = std::min<int32_t>(max_psn_ - before.psn, after.psn - before.psn);

@@ -1,5 +1,5 @@
-// The sending half of an RC QP: takes posted WRs, turns them into request packets, and completes
-// them in order.
+// The sending half of an RC or UC QP: takes posted WRs, turns them into request packets, and
+// completes them in order.
 //
 // Everything is driven by three PSNs: `una` is the oldest that the peer has not answered, `next_`
 // the one to send next, `max_psn_` the one behind the highest ever sent. Going back (after a NAK, a
@@ -8,13 +8,15 @@
 // several requests, each for what the window has room for; on the wire they are READs like any
 // other, and a lost response is asked for again from its PSN on.
 //
-// A WR that fails completes with its status when all before it are done; then the QP goes to kErr
-// and the rest flushes. Messages to a QP of the same transport do not become packets: see
-// local_sender.h. The two never mix: a message takes the local path only when everything sent
-// before is answered.
+// A WR that fails completes with its status when all before it are done; then the QP goes to kErr,
+// or to kSqe if it is UC, and the rest flushes. On UC nobody answers: what the network has taken
+// counts as answered. Binds and local invalidations wait until everything before them is done: then
+// no packet is ever made, again or late, with keys that have changed. Messages to a QP of the same
+// transport do not become packets: see local_sender.h. The two never mix: a message takes the local
+// path only when everything sent before is answered.
 //
 // Files: requester.cc posts and sends, requester_build.cc makes packets, requester_ack.cc takes
-// answers and time.
+// answers and time, requester_keys.cc binds and invalidates.
 // Thread: engine, but for construction. Owner: the SoftQp.
 // Source: IBTA vol. 1, Transport Layer, "Reliable Service" and "Requester".
 #pragma once
@@ -42,8 +44,10 @@ class Requester {
   void Reset() noexcept;
   // The peer's address has changed.
   void ForgetPeer() noexcept { local_.ForgetPeer(); }
-  // Completes every WR with kWrFlushErr. The state is kErr already.
+  // Completes every WR with kWrFlushErr. The state is kErr or kSqe already.
   void Flush() noexcept;
+  // From kSqe back into kRts.
+  void Resume() noexcept;
 
   [[nodiscard]] device::PostResult Post(const device::SendWr& wr) noexcept;
   RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept;
@@ -62,7 +66,7 @@ class Requester {
   // For the local path.
   SendQueue& queue() noexcept { return queue_; }
   void CompleteHead(device::WcStatus status) noexcept;
-  // CompleteHead, then the QP to kErr.
+  // CompleteHead, then the QP to kErr or kSqe.
   void FailHead(device::WcStatus status, TimeNs now) noexcept;
   // An RNR NAK for the message at the head.
   void OnNotReady(uint8_t timer_code, TimeNs now) noexcept;
@@ -90,6 +94,7 @@ class Requester {
   bool AllAnswered() const noexcept { return una_ == max_psn_; }
   SgeList LocalList(uint32_t index, uint32_t access) const noexcept;
   uint64_t CostOf(const SendWqe& wqe, uint32_t first_packet, uint32_t end_packet) const noexcept;
+  bool RunLocalOperation(TimeNs now, RunResult* result) noexcept;
   bool SendBatch(uint32_t budget_bytes, TimeNs now, RunResult* result) noexcept;
   Built BuildPacket(Position& at, device::WcStatus* error) noexcept;
   Built BuildData(Position& at, const SendWqe& wqe, device::WcStatus* error) noexcept;

@@ -13,13 +13,16 @@ using wire::Psn;
 
 namespace {
 
-// The opcode of one packet of a SEND or WRITE.
+// The opcode of one packet of a SEND or WRITE on RC.
 Opcode DataOpcode(const SendWqe& wqe, bool first, bool last) noexcept {
   const bool imm = wqe.has_imm();
   if (wqe.is_send()) {
-    if (first && last) return imm ? Opcode::kRcSendOnlyImm : Opcode::kRcSendOnly;
-    if (first) return Opcode::kRcSendFirst;
+    if (first && !last) return Opcode::kRcSendFirst;
     if (!last) return Opcode::kRcSendMiddle;
+    if (wqe.opcode == WrOpcode::kSendWithInv) {
+      return first ? Opcode::kRcSendOnlyInv : Opcode::kRcSendLastInv;
+    }
+    if (first) return imm ? Opcode::kRcSendOnlyImm : Opcode::kRcSendOnly;
     return imm ? Opcode::kRcSendLastImm : Opcode::kRcSendLast;
   }
   if (first && last) return imm ? Opcode::kRcWriteOnlyImm : Opcode::kRcWriteOnly;
@@ -28,12 +31,21 @@ Opcode DataOpcode(const SendWqe& wqe, bool first, bool last) noexcept {
   return imm ? Opcode::kRcWriteLastImm : Opcode::kRcWriteLast;
 }
 
+// UC numbers the same operations in the same way.
+constexpr uint8_t kUcBits = static_cast<uint8_t>(Opcode::kUcSendFirst);
+constexpr Opcode OnUc(Opcode rc) noexcept {
+  return static_cast<Opcode>(static_cast<uint8_t>(rc) | kUcBits);
+}
+static_assert(OnUc(Opcode::kRcSendOnlyImm) == Opcode::kUcSendOnlyImm);
+static_assert(OnUc(Opcode::kRcWriteOnlyImm) == Opcode::kUcWriteOnlyImm);
+
 }  // namespace
 
 Requester::Built Requester::BuildPacket(Position& at, WcStatus* error) noexcept {
   if (at.index == queue_.tail()) return Built::kNothing;
   const SendWqe& wqe = queue_[at.index];
   if (at.packet == 0) {
+    if (wqe.is_local()) return Built::kNothing;  // Run() sees to it when all before it is done
     if (!wire::IsBefore(at.psn, max_psn_)) {
       // Nothing new starts while draining, nor on the network once there is a local path: that
       // waits for the answers to what went before.
@@ -72,18 +84,22 @@ Requester::Built Requester::BuildData(Position& at, const SendWqe& wqe, WcStatus
   TxBatch& batch = qp_.core.batch;
   wire::PacketFields& fields = batch.Add();
   fields.opcode = DataOpcode(wqe, first, last);
+  if (!qp_.reliable()) fields.opcode = OnUc(fields.opcode);
   fields.solicited = last && (wqe.flags & shm::kWorkSolicited) != 0;
   fields.dest_qpn = wire::Qpn(qp_.attr.dest_qpn);
   fields.psn = at.psn;
   if (first && wqe.is_write()) {
     fields.reth = {wqe.remote_addr, wire::Rkey(wqe.rkey), wqe.length_bytes};
   }
-  if (last && wqe.has_imm()) fields.imm = ntohl(wqe.imm_be);
+  if (last) {
+    if (wqe.has_imm()) fields.imm = ntohl(wqe.imm_be);
+    if (wqe.opcode == WrOpcode::kSendWithInv) fields.invalidate_rkey = wire::Rkey(wqe.imm_be);
+  }
   // Wanted at the end of a message, four times per window, and when the window has no room for
   // another packet.
   const uint64_t after = at.cost + cost;
-  fields.ack_req = last || after - at.last_ack_cost >= window_.limit() / 4 ||
-                   in_flight + cost + window_.packet_cost() > window_.limit();
+  fields.ack_req = qp_.reliable() && (last || after - at.last_ack_cost >= window_.limit() / 4 ||
+                                      in_flight + cost + window_.packet_cost() > window_.limit());
   const bool ack_req = fields.ack_req;
   if (bytes > 0 && !batch.AddPayload(LocalList(at.index, 0), at.cursor, qp_.core.mrs, bytes)) {
     *error = WcStatus::kLocProtErr;
@@ -96,6 +112,10 @@ Requester::Built Requester::BuildData(Position& at, const SendWqe& wqe, WcStatus
 }
 
 Requester::Built Requester::BuildRead(Position& at, const SendWqe& wqe, WcStatus* error) noexcept {
+  if (qp_.attr.max_rd_atomic == 0) {  // taken back while it was queued
+    *error = WcStatus::kLocQpOpErr;
+    return Built::kError;
+  }
   if (at.read_tail - read_head_ >= qp_.attr.max_rd_atomic) return Built::kNothing;
   if (at.packet == 0 &&
       !IsAccessible(LocalList(at.index, device::kAccessLocalWrite), qp_.core.mrs)) {
@@ -143,6 +163,10 @@ uint32_t Requester::PacketsToBound(const Position& at) const noexcept {
 
 Requester::Built Requester::BuildAtomic(Position& at, const SendWqe& wqe,
                                         WcStatus* error) noexcept {
+  if (qp_.attr.max_rd_atomic == 0) {  // taken back while it was queued
+    *error = WcStatus::kLocQpOpErr;
+    return Built::kError;
+  }
   if (at.read_tail - read_head_ >= qp_.attr.max_rd_atomic) return Built::kNothing;
   if (!IsAccessible(LocalList(at.index, device::kAccessLocalWrite), qp_.core.mrs)) {
     *error = WcStatus::kLocProtErr;

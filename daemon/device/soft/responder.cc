@@ -78,18 +78,24 @@ void Responder::OnRequest(const PacketView& packet) noexcept {
   local_message_ = false;
   NoteEstablished();
 
+  const Finding finding = RunChecks(packet);
+  if (finding != Finding::kPass) {
+    Refuse(finding, packet.psn);
+    return;
+  }
+  if (packet.info().ends_message()) ++msn_;
+  if (packet.ack_req && packet.info().has_payload()) QueueAck(expected_psn_ - 1);
+}
+
+Finding Responder::RunChecks(const PacketView& packet) noexcept {
   static constexpr Check kChecks[] = {&Responder::CheckSequence,  &Responder::CheckOperation,
                                       &Responder::CheckResources, &Responder::CheckLength,
                                       &Responder::CheckKey,       &Responder::Execute};
   for (const Check check : kChecks) {
     const Finding finding = (this->*check)(packet);
-    if (finding != Finding::kPass) {
-      Refuse(finding, packet.psn);
-      return;
-    }
+    if (finding != Finding::kPass) return finding;
   }
-  if (packet.info().ends_message()) ++msn_;
-  if (packet.ack_req && packet.info().has_payload()) QueueAck(expected_psn_ - 1);
+  return Finding::kPass;
 }
 
 // True for the packet that comes next. Others are dealt with here.
@@ -246,10 +252,11 @@ void Responder::CompleteReceive(const ReceiveInfo& info) noexcept {
   wc.wr_id = current_.wr_id;
   wc.status = WcStatus::kSuccess;
   wc.opcode = info.is_write ? WcOpcode::kRecvRdmaWithImm : WcOpcode::kRecv;
-  wc.flags = static_cast<uint8_t>(shm::kCqeRecvQueue | (info.has_imm ? shm::kCqeWithImm : 0));
+  wc.flags = static_cast<uint8_t>(shm::kCqeRecvQueue | (info.has_imm ? shm::kCqeWithImm : 0) |
+                                  (info.has_inv ? shm::kCqeWithInv : 0));
   wc.solicited = info.solicited;
   wc.byte_len = info.byte_len;
-  wc.imm_be = info.has_imm ? info.imm_be : 0;
+  wc.imm_be = info.has_imm || info.has_inv ? info.imm_be : 0;
   wc.src_qpn = qp_.attr.dest_qpn;
   qp_.Complete(*qp_.recv_cq, wc);
 }
@@ -262,6 +269,7 @@ void Responder::NoteEstablished() noexcept {
 
 void Responder::BeginLocalMessage() noexcept {
   NoteEstablished();
+  message_ = Message::kNone;  // UC: what came of another one over the network stays a fragment
   local_message_ = true;
 }
 

@@ -1,4 +1,4 @@
-// The receiving half of an RC QP: checks requests, executes them in PSN order, and answers.
+// The receiving half of an RC or UC QP: checks requests, executes them in PSN order, and answers.
 //
 // A request passes a pipeline of named checks in the order of the specification: PSN, opcode
 // sequence, right to the operation, resources (a receive, room for a response), length, key. The
@@ -11,8 +11,12 @@
 // executed again, atomics answered from the recorded result. A gap is NAKed once; until the missing
 // packet comes, what follows is dropped.
 //
+// UC has the same pipeline but no answers: a message that is not whole, or that a check does not
+// let pass, is dropped from there on, in silence, and the receive it had begun to use serves the
+// next one.
+//
 // Files: responder.cc receives, responder_checks.cc and responder_execute.cc are the pipeline,
-// responder_answers.cc sends.
+// responder_answers.cc sends, responder_unreliable.cc receives on UC.
 // Thread: engine, but for construction. Owner: the SoftQp.
 // Source: IBTA vol. 1, Transport Layer, "Reliable Service" and "Responder".
 #pragma once
@@ -51,6 +55,8 @@ class Responder {
 
   [[nodiscard]] device::PostResult Post(const device::RecvWr& wr) noexcept;
   void OnRequest(const wire::PacketView& packet) noexcept;
+  // The same on UC. True if Run() is wanted.
+  [[nodiscard]] bool OnUnreliableRequest(const wire::PacketView& packet) noexcept;
   // Sends answers.
   RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept;
 
@@ -67,13 +73,20 @@ class Responder {
   }
   bool local_message() const noexcept { return local_message_; }
   void BeginLocalMessage() noexcept;
-  // `imm` and `solicited` of a message that completes a receive.
+  // UC: the message in progress comes to nothing.
+  void DropMessage(Finding finding) noexcept;
+  // A SEND may invalidate that key.
+  bool MayInvalidate(uint32_t rkey) const noexcept {
+    return qp_.core.mrs.MayInvalidate(rkey, qp_.key_scope);
+  }
+  // What there is to tell of a message that completes a receive.
   struct ReceiveInfo {
     bool completes = false;
     bool is_write = false;
     bool has_imm = false;
+    bool has_inv = false;
     bool solicited = false;
-    uint32_t imm_be = 0;
+    uint32_t imm_be = 0;  // or the key that was invalidated
     uint32_t byte_len = 0;
   };
   void FinishLocalMessage(uint32_t packets, const ReceiveInfo& info) noexcept;
@@ -119,6 +132,10 @@ class Responder {
   Finding CheckResources(const wire::PacketView& packet) noexcept;
   Finding CheckLength(const wire::PacketView& packet) noexcept;
   Finding CheckKey(const wire::PacketView& packet) noexcept;
+  // Where remote rights lead: by a region of the PD, or a window of this QP.
+  std::byte* Translate(uint32_t rkey, uint64_t va, uint64_t bytes, uint32_t access) const noexcept {
+    return qp_.core.mrs.Translate(rkey, qp_.pd_id, va, bytes, access, qp_.key_scope);
+  }
   Finding Execute(const wire::PacketView& packet) noexcept;
   Finding ExecuteSend(const wire::PacketView& packet) noexcept;
   Finding ExecuteWrite(const wire::PacketView& packet) noexcept;
@@ -126,6 +143,7 @@ class Responder {
   Finding ExecuteAtomic(const wire::PacketView& packet) noexcept;
 
   // responder.cc
+  Finding RunChecks(const wire::PacketView& packet) noexcept;
   void Refuse(Finding finding, wire::Psn psn) noexcept;
   void OnDuplicate(const wire::PacketView& packet) noexcept;
   void CompleteReceive(const ReceiveInfo& info) noexcept;

@@ -115,8 +115,11 @@ bool Responder::SendResponses(uint32_t budget_bytes, RunResult* result) noexcept
         const device::Sge range{
             .addr = response.va + offset, .length_bytes = bytes, .lkey = response.rkey};
         SgeCursor cursor;
-        if (!batch.AddPayload({{&range, 1}, qp_.pd_id, device::kAccessRemoteRead, false}, cursor,
-                              qp_.core.mrs, bytes)) {
+        const SgeList source{.sges = {&range, 1},
+                             .pd_id = qp_.pd_id,
+                             .access = device::kAccessRemoteRead,
+                             .qp_scope = qp_.key_scope};
+        if (!batch.AddPayload(source, cursor, qp_.core.mrs, bytes)) {
           revoked = true;
           revoked_psn = response.psn + n;
           break;

@@ -47,10 +47,8 @@ bool Responder::MayDo(Operation operation) const noexcept {
   return false;
 }
 
-// Whether this QP serves such requests at all. There are no memory windows yet, hence nothing that
-// a SEND with invalidate could name.
+// Whether this QP serves such requests at all.
 Finding Responder::CheckOperation(const PacketView& packet) noexcept {
-  if (packet.info().has(wire::kHasIeth)) return Finding::kInvalidRequest;
   return MayDo(packet.info().operation) ? Finding::kPass : Finding::kInvalidRequest;
 }
 
@@ -105,13 +103,16 @@ Finding Responder::CheckLength(const PacketView& packet) noexcept {
 }
 
 // The whole range at the start of a message, so that a bad one changes nothing. Zero-length
-// operations name no memory (IBTA vol. 1, "R_Key" checks do not apply to them).
+// operations name no memory (IBTA vol. 1, "R_Key" checks do not apply to them). A key to invalidate
+// must be a window's that is bound to this QP.
 Finding Responder::CheckKey(const PacketView& packet) noexcept {
   const wire::OpcodeInfo& info = packet.info();
   const auto holds = [this](uint64_t va, wire::Rkey rkey, uint32_t bytes, uint32_t access) {
-    return bytes == 0 ||
-           qp_.core.mrs.Translate(rkey.value(), qp_.pd_id, va, bytes, access) != nullptr;
+    return bytes == 0 || Translate(rkey.value(), va, bytes, access) != nullptr;
   };
+  if (info.has(wire::kHasIeth) && !MayInvalidate(packet.invalidate_rkey.value())) {
+    return Finding::kInvalidRequest;
+  }
   bool good = true;
   if (info.operation == Operation::kWrite && info.starts_message()) {
     good = holds(packet.reth.va, packet.reth.rkey, packet.reth.dma_length_bytes,

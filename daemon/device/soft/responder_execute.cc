@@ -47,11 +47,16 @@ Finding Responder::ExecuteSend(const PacketView& packet) noexcept {
   ++expected_psn_;
   message_ = info.ends_message() ? Message::kNone : Message::kSend;
   if (info.ends_message()) {
+    const bool invalidates = info.has(wire::kHasIeth);
+    const uint32_t key = packet.invalidate_rkey.value();
+    // Before the completion says so. CheckKey() has found that it may be.
+    if (invalidates) (void)qp_.core.mrs.InvalidateWindow(key, qp_.key_scope);
     CompleteReceive({.completes = true,
                      .is_write = false,
                      .has_imm = info.has(wire::kHasImmDt),
+                     .has_inv = invalidates,
                      .solicited = packet.solicited,
-                     .imm_be = htonl(packet.imm),
+                     .imm_be = invalidates ? key : htonl(packet.imm),
                      .byte_len = static_cast<uint32_t>(received_bytes_)});
   }
   return Finding::kPass;
@@ -62,8 +67,7 @@ Finding Responder::ExecuteWrite(const PacketView& packet) noexcept {
   const auto bytes = static_cast<uint32_t>(packet.payload.size());
   if (bytes > 0) {
     // Again for each packet: the region may have been revoked since the first.
-    std::byte* const to = qp_.core.mrs.Translate(write_rkey_, qp_.pd_id, write_va_, bytes,
-                                                 device::kAccessRemoteWrite);
+    std::byte* const to = Translate(write_rkey_, write_va_, bytes, device::kAccessRemoteWrite);
     if (to == nullptr) return Finding::kRemoteAccess;
     const auto* from = reinterpret_cast<const std::byte*>(packet.payload.data());
     if (info.ends_message()) {
@@ -80,6 +84,7 @@ Finding Responder::ExecuteWrite(const PacketView& packet) noexcept {
     CompleteReceive({.completes = true,
                      .is_write = true,
                      .has_imm = true,
+                     .has_inv = false,
                      .solicited = packet.solicited,
                      .imm_be = htonl(packet.imm),
                      .byte_len = write_length_bytes_});
@@ -102,9 +107,8 @@ void Responder::ExecuteRead(const PacketView& packet) noexcept {
 }
 
 Finding Responder::ExecuteAtomic(const PacketView& packet) noexcept {
-  std::byte* const target =
-      qp_.core.mrs.Translate(packet.atomic.rkey.value(), qp_.pd_id, packet.atomic.va,
-                             sizeof(uint64_t), device::kAccessRemoteAtomic);
+  std::byte* const target = Translate(packet.atomic.rkey.value(), packet.atomic.va,
+                                      sizeof(uint64_t), device::kAccessRemoteAtomic);
   if (target == nullptr) return Finding::kRemoteAccess;
   if (!IsAtomicTarget(target)) return Finding::kInvalidRequest;
   const uint64_t original =

@@ -24,7 +24,7 @@ struct SendWqe {
   uint64_t compare_add;
   uint64_t swap;
   uint32_t rkey;
-  uint32_t imm_be;
+  uint32_t imm_be;  // or the key to invalidate
   uint32_t length_bytes;
   uint32_t packet_count;  // PSNs that the WR takes: packets sent, or responses awaited
   wire::Psn first_psn;
@@ -32,11 +32,14 @@ struct SendWqe {
   uint8_t flags;  // shm::kWork...
   uint8_t num_sge;
   device::WcStatus verdict;  // found at the post; not kSuccess: fails when its turn comes
+  uint32_t bind_lkey;        // kBindMw
 
   bool is_read() const noexcept { return opcode == device::WrOpcode::kRdmaRead; }
   bool is_atomic() const noexcept {
     return opcode == device::WrOpcode::kCompareSwap || opcode == device::WrOpcode::kFetchAdd;
   }
+  // Changes keys on this side and takes no PSN.
+  bool is_local() const noexcept { return packet_count == 0; }
   // Takes an answer with data; an ACK alone does not complete it.
   bool wants_response() const noexcept { return is_read() || is_atomic(); }
   bool has_imm() const noexcept {
@@ -68,6 +71,7 @@ class SendQueue {
   bool empty() const noexcept { return tail_ == head_; }
   uint32_t head() const noexcept { return head_; }  // index of the oldest WR that is not done
   uint32_t tail() const noexcept { return tail_; }  // index that the next post gets
+  wire::Psn next_psn() const noexcept { return next_psn_; }  // the same for PSNs
 
   SendWqe& operator[](uint32_t index) noexcept { return wqes_[index & mask_]; }
   const SendWqe& operator[](uint32_t index) const noexcept { return wqes_[index & mask_]; }
@@ -93,7 +97,8 @@ class SendQueue {
            .opcode = wr.opcode,
            .flags = flags,
            .num_sge = 0,
-           .verdict = verdict};
+           .verdict = verdict,
+           .bind_lkey = wr.bind_lkey};
     if (wqe.is_inline()) {
       for (const std::span<const std::byte> piece : wr.inline_data.pieces) {
         if (piece.empty()) continue;

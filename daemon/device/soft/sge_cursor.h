@@ -23,6 +23,7 @@ struct SgeList {
   uint64_t pd_id = 0;
   uint32_t access = 0;         // what every key must grant
   bool host_pointers = false;  // inline data: `addr` is host memory and there is no key
+  uint64_t qp_scope = 0;       // of a remote range: the QP whose windows may be meant
 };
 
 inline uint64_t TotalBytes(std::span<const device::Sge> sges) noexcept {
@@ -52,10 +53,10 @@ class SgeCursor {
     if (index_ >= list.sges.size()) return {};
     const device::Sge& sge = list.sges[index_];
     const uint64_t bytes = std::min<uint64_t>(max_bytes, sge.length_bytes - offset_);
-    std::byte* const host =
-        list.host_pointers
-            ? reinterpret_cast<std::byte*>(sge.addr) + offset_
-            : mrs.Translate(sge.lkey, list.pd_id, sge.addr + offset_, bytes, list.access);
+    std::byte* const host = list.host_pointers
+                                ? reinterpret_cast<std::byte*>(sge.addr) + offset_
+                                : mrs.Translate(sge.lkey, list.pd_id, sge.addr + offset_, bytes,
+                                                list.access, list.qp_scope);
     if (host == nullptr) return {};
     offset_ += static_cast<uint32_t>(bytes);
     return {host, bytes};

@@ -14,6 +14,7 @@
 #include "daemon/device/soft/soft_ah.h"
 #include "daemon/device/soft/soft_cq.h"
 #include "daemon/device/soft/soft_mr.h"
+#include "daemon/device/soft/soft_mw.h"
 #include "daemon/device/soft/soft_pd.h"
 #include "daemon/device/soft/soft_qp.h"
 #include "daemon/device/soft/soft_srq.h"
@@ -104,8 +105,8 @@ class SoftContext final : public device::Context {
                                                        const device::AddressVector& av) override {
     return device_.CreateAh(pd, av);
   }
-  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
-    return absl::UnimplementedError("alloc_mw: not on this device");
+  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd) override {
+    return device_.AllocMw(pd);
   }
   absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(
       device::Qp& qp, const IpAddress& group) override {
@@ -155,6 +156,7 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.max_srq = kMaxObjects;
   attr.max_srq_wr = kMaxQueueDepth;
   attr.max_srq_sge = kMaxSge;
+  attr.max_mw = attr.max_mr;  // they share the keys
   attr.max_ah = kMaxObjects;
   attr.max_mcast_groups = MulticastGroups::kMaxGroups;
   attr.max_mcast_qps = MulticastGroups::kMaxQpsPerGroup;
@@ -252,6 +254,10 @@ absl::StatusOr<std::unique_ptr<device::Mr>> SoftDevice::RegisterMr(device::Pd& p
                                                    " device_max=", attr_.max_mr_bytes));
   }
   return SoftMr::Create(context_.path->transport(), static_cast<SoftPd&>(pd), init);
+}
+
+absl::StatusOr<std::unique_ptr<device::Mw>> SoftDevice::AllocMw(device::Pd& pd) {
+  return SoftMw::Create(context_.path->transport(), static_cast<SoftPd&>(pd));
 }
 
 absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,

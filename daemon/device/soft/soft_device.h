@@ -69,6 +69,7 @@ class SoftDevice final : public device::Device {
   absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd();
   absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd& pd,
                                                          const device::MrInit& init);
+  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd);
   absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t depth,
                                                        device::CompletionSink* sink);
   absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd, const device::QpInit& init);

@@ -1,5 +1,7 @@
 #include "daemon/device/soft/soft_qp.h"
 
+#include <atomic>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
@@ -13,6 +15,17 @@ using device::QpAttr;
 using device::QpResult;
 using device::QpState;
 using enum device::QpAttrMask;
+
+namespace {
+
+// Never used again in this process, unlike QP numbers: a window outlives its QP.
+uint64_t NextKeyScope() noexcept {
+  static std::atomic<uint64_t> last{0};
+  return kQpScopeBit |
+         (last.fetch_add(1, std::memory_order_relaxed) + 1);  // the number alone matters
+}
+
+}  // namespace
 
 absl::Status CheckQpInit(const SoftQpInit& init) {
   const struct {
@@ -44,9 +57,9 @@ absl::StatusOr<std::unique_ptr<SoftQp>> SoftQp::Create(Transport& transport,
                                                        const SoftQpInit& asked) {
   SoftQpInit init = asked;
   if (init.init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
-  if (init.init.type != device::QpType::kRc) {
+  if (init.init.type != device::QpType::kRc && init.init.type != device::QpType::kUc) {
     return absl::UnimplementedError(absl::StrCat(
-        "create_qp: type=", static_cast<int>(init.init.type), " supported=", 2, " (RC)"));
+        "create_qp: type=", static_cast<int>(init.init.type), " supported=2 (RC), 3 (UC)"));
   }
   RD_RETURN_IF_ERROR(CheckQpInit(init));
   return std::unique_ptr<SoftQp>(new SoftQp(transport.core(), init));
@@ -64,6 +77,7 @@ SoftQp::SoftQp(TransportCore& core, const SoftQpInit& init)
                .send_cq = static_cast<SoftCq*>(init.init.send_cq),
                .recv_cq = static_cast<SoftCq*>(init.init.recv_cq),
                .srq = static_cast<SoftSrq*>(init.init.srq),
+               .key_scope = NextKeyScope(),
                .attr = {},
                .flow = {},
                .mtu_bytes = 0,
@@ -171,6 +185,7 @@ void SoftQp::MoveTo(QpState next) noexcept {
       break;
     case QpState::kRts:
       if (previous == QpState::kRtr) requester_.Start();
+      if (previous == QpState::kSqe) requester_.Resume();
       context_.Wake();
       break;
     case QpState::kSqd:
@@ -178,6 +193,7 @@ void SoftQp::MoveTo(QpState next) noexcept {
       context_.Wake();
       break;
     case QpState::kSqe:
+      requester_.Flush();
       break;
     case QpState::kErr:
       context_.core.active.Remove(context_.active);
@@ -197,6 +213,13 @@ void SoftQp::EnterError(TimeNs) noexcept {
   MoveTo(QpState::kErr);
 }
 
+void SoftQp::EnterSendError(TimeNs now) noexcept {
+  if (context_.reliable()) return EnterError(now);
+  if (context_.state() != QpState::kRts && context_.state() != QpState::kSqd) return;
+  Count(context_.core.counters.qp_errors);
+  MoveTo(QpState::kSqe);
+}
+
 QpAttr SoftQp::Query() const noexcept {
   QpAttr attr = context_.attr;
   attr.current_state = attr.state;
@@ -209,13 +232,12 @@ QpAttr SoftQp::Query() const noexcept {
 
 void SoftQp::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept {
   TransportCounters& counters = context_.core.counters;
-  const QpState state = context_.state();
-  if (state != QpState::kRtr && state != QpState::kRts && state != QpState::kSqd) {
+  if (!ReceivesIn(context_.state())) {
     Count(counters.drop_bad_state);
     return;
   }
   const wire::OpcodeInfo& info = packet.info();
-  if (info.transport != wire::Transport::kRc) {
+  if (info.transport != (context_.reliable() ? wire::Transport::kRc : wire::Transport::kUc)) {
     Count(counters.drop_wrong_transport);
     return;
   }
@@ -230,6 +252,8 @@ void SoftQp::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs n
   if (info.is_response()) {
     requester_.OnResponse(packet, now);
     requester_.CheckDrained();
+  } else if (!context_.reliable()) {
+    if (responder_.OnUnreliableRequest(packet)) context_.Wake();
   } else {
     responder_.OnRequest(packet);
     context_.Wake();

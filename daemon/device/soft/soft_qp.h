@@ -1,8 +1,10 @@
 // A queue pair of the soft device: the state machine of ibv_modify_qp around a requester and a
 // responder.
 //
-//              reset -> init -> rtr -> rts <-> sqd      any -> reset (forgets); any but reset ->
-//              err (flushes)
+//              reset -> init -> rtr -> rts <-> sqd      any -> reset (forgets);
+//                                      |  ^     |       any but reset -> err (flushes)
+//                                      v  |     |
+//                                      sqe <----+       UC only, after a send that failed here
 //
 // Thread: engine, but for creation, destruction and what device.h says. Owner: the control side.
 #pragma once
@@ -25,6 +27,11 @@
 
 namespace rdmad::soft {
 
+// In these states packets are executed.
+constexpr bool ReceivesIn(device::QpState state) noexcept {
+  return state >= device::QpState::kRtr && state <= device::QpState::kSqe;
+}
+
 struct SoftQpInit {
   uint32_t qpn = 0;  // 2..0xfffffe, free for the life of the QP
   const SoftPd* pd = nullptr;
@@ -40,7 +47,7 @@ absl::Status CheckQpInit(const SoftQpInit& init);
 class SoftQp final : public device::Qp, public TransportQp {
  public:
   // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ outlive
-  // the QP. Errors: those of CheckQpInit(); Unimplemented (a type other than RC).
+  // the QP. Errors: those of CheckQpInit(); Unimplemented (UD, which is UdQp).
   static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport,
                                                         const SoftQpInit& init);
   // Thread: control, after Deactivate() or if never activated.
@@ -68,6 +75,8 @@ class SoftQp final : public device::Qp, public TransportQp {
   // Into kErr by the transport's own decision; flushes. Nothing happens if it is there already, or
   // reset.
   void EnterError(TimeNs now) noexcept;
+  // The same for a send that failed on this side: kSqe on UC, where receiving goes on, else kErr.
+  void EnterSendError(TimeNs now) noexcept;
   const QpContext& context() const noexcept { return context_; }
   Responder& responder() noexcept { return responder_; }
   const Responder& responder() const noexcept { return responder_; }

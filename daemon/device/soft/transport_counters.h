@@ -57,6 +57,9 @@ namespace rdmad::soft {
   X(drop_receive_too_short, "packets",                                                             \
     "dropped: datagram that is longer, with its 40 bytes of GRH, than the posted receive")         \
   X(drop_out_of_sequence, "packets", "dropped: behind a missing packet")                           \
+  X(drop_incomplete, "messages", "UC messages dropped: packets were missing")                      \
+  X(drop_refused, "messages",                                                                      \
+    "UC messages dropped: no receive, or key, right or length does not hold")                      \
   X(drop_bad_response, "packets", "dropped: response that answers nothing")
 
 struct TransportCounters {

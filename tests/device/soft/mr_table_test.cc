@@ -92,7 +92,7 @@ TEST(MrTable, FullTableSaysSoAndRecovers) {
   const auto none = table.ReserveKey();
   ASSERT_FALSE(none.ok());
   EXPECT_TRUE(absl::IsResourceExhausted(none.status()));
-  EXPECT_EQ(std::string(none.status().message()), "register_mr: no key left, device_max=3");
+  EXPECT_EQ(std::string(none.status().message()), "no key left for a region or window, device_max=3");
   table.ReleaseKey(keys[1]);
   const uint32_t again = table.ReserveKey().value();
   EXPECT_EQ(again >> 8, keys[1] >> 8);

@@ -325,10 +325,8 @@ TEST_P(RcErrors, PostsThatAreRefusedQueueNothing) {
   wr.opcode = WrOpcode::kRdmaRead;
   wr.inline_data.pieces[0] = {};
   EXPECT_EQ(bed.Post(bed.a, wr), PostResult::kBadOpcode);
-  for (const auto opcode : {WrOpcode::kSendWithInv, WrOpcode::kLocalInv, WrOpcode::kBindMw,
-                            static_cast<WrOpcode>(200)}) {
-    EXPECT_EQ(bed.Post(bed.a, bed.Wr(1, opcode, nullptr)), PostResult::kBadOpcode);
-  }
+  EXPECT_EQ(bed.Post(bed.a, bed.Wr(1, static_cast<WrOpcode>(200), nullptr)),
+            PostResult::kBadOpcode);
   bed.network.RunUntilQuiet();
   EXPECT_TRUE(bed.a.sends.all.empty());
   EXPECT_EQ(bed.a.qp->Query().state, QpState::kRts);
