@@ -448,10 +448,9 @@ TEST_F(MultiConnectionManagerTest, CallsOfADecidedIdAreItsManagers) {
   EXPECT_OK(endpoint_->JoinMulticast({IpAddress::FromV4(239, 0, 0, 1), 0}, 0, 1));
   EXPECT_OK(endpoint_->LeaveMulticast({IpAddress::FromV4(239, 0, 0, 1), 0}));
   EXPECT_EQ(endpoint_->remote_qpn(), 7u);
-  EXPECT_EQ(verbs_.only().calls,
-            (std::vector<std::string>{"resolve_addr", "resolve_route", "connect", "establish",
-                                      "notify", "disconnect", "join_multicast",
-                                      "leave_multicast"}));
+  EXPECT_EQ(verbs_.only().calls, (std::vector<std::string>{
+                                     "resolve_addr", "resolve_route", "connect", "establish",
+                                     "notify", "disconnect", "join_multicast", "leave_multicast"}));
 }
 
 TEST_F(MultiConnectionManagerTest, WhatNeedsADecisionIsRefusedBeforeOne) {

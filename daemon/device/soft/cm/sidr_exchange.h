@@ -1,5 +1,5 @@
-// One question of the UDP port space, and its answer: SIDR_REQ asks which QP serves a port, SIDR_REP
-// says it. No connection comes of it.
+// One question of the UDP port space, and its answer: SIDR_REQ asks which QP serves a port,
+// SIDR_REP says it. No connection comes of it.
 //
 //        active side                          passive side
 //
@@ -49,7 +49,8 @@ struct SidrFacts {
 
 class SidrExchange;
 
-// What an exchange needs from the connection manager. It must not destroy the exchange inside a call.
+// What an exchange needs from the connection manager. It must not destroy the exchange inside a
+// call.
 class SidrHost {
  public:
   virtual ~SidrHost() = default;
@@ -66,8 +67,8 @@ class SidrExchange {
  public:
   using OwnerId = CmConnection::OwnerId;
 
-  // `options`, `host` and `device` outlive the exchange. Begins in kReqSent or kReqRcvd without doing
-  // anything.
+  // `options`, `host` and `device` outlive the exchange. Begins in kReqSent or kReqRcvd without
+  // doing anything.
   SidrExchange(SidrHost* host, const CmOptions& options, SidrState begin, const SidrFacts& facts,
                device::Device* device, OwnerId owner);
   SidrExchange(const SidrExchange&) = delete;
@@ -75,8 +76,8 @@ class SidrExchange {
 
   void Start(const wire::CmSidrReq& req);  // once, of the active side
   void AwaitOwner();                       // once, of the passive side
-  // The passive owner's answer, except the ids. FailedPrecondition: it has answered, or the time for
-  // it is over.
+  // The passive owner's answer, except the ids. FailedPrecondition: it has answered, or the time
+  // for it is over.
   absl::Status Answer(wire::CmSidrRep rep);
   // The endpoint is gone.
   void Abandon();

@@ -1,6 +1,6 @@
-// All SIDR exchanges of the connection manager, by the names under which messages and timers ask for
-// them. Ours are found by our request id, which is random, so that nobody off the path can guess it;
-// a peer's by its address and its id.
+// All SIDR exchanges of the connection manager, by the names under which messages and timers ask
+// for them. Ours are found by our request id, which is random, so that nobody off the path can
+// guess it; a peer's by its address and its id.
 //
 // Thread: control. Owner: SoftConnectionManager.
 #pragma once

@@ -52,10 +52,10 @@ class SoftCmEndpoint : public device::CmEndpoint {
   // Options as in rdma_set_option(3), level RDMA_OPTION_ID, with the value sizes of the kernel.
   // Unimplemented: another option.
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
-  // A group needs nobody's consent on Ethernet: the join succeeds in the next Poll(). Ids of the UDP
-  // port space only. A link-local group without a scope is taken to be on the device's interface;
-  // the port of `group` does not count. InvalidArgument also: not a multicast address, another
-  // address family than the id's, unknown flags.
+  // A group needs nobody's consent on Ethernet: the join succeeds in the next Poll(). Ids of the
+  // UDP port space only. A link-local group without a scope is taken to be on the device's
+  // interface; the port of `group` does not count. InvalidArgument also: not a multicast address,
+  // another address family than the id's, unknown flags.
   absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags,
                              uint64_t cookie) override;
   absl::Status LeaveMulticast(const SocketAddress& group) override;

@@ -1,5 +1,5 @@
-// The calls of soft_cm_endpoint.h that begin, answer and end connections, and the QP attributes that
-// come of them.
+// The calls of soft_cm_endpoint.h that begin, answer and end connections, and the QP attributes
+// that come of them.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -22,8 +22,7 @@ absl::Status CheckPrivateData(const char* call, size_t bytes, size_t limit) {
 absl::Status SoftCmEndpoint::CheckConnect(const device::ConnParam& param,
                                           size_t private_data_limit) const {
   if (state_ != State::kRouteResolved) return WrongState("connect");
-  RD_RETURN_IF_ERROR(
-      CheckPrivateData("connect", param.private_data.size(), private_data_limit));
+  RD_RETURN_IF_ERROR(CheckPrivateData("connect", param.private_data.size(), private_data_limit));
   if (manager_->directory_->FindByAddress(local_.ip) == device_) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat("connect: device=", device_->name(), " has lost ", local_.ToString()));

@@ -1,5 +1,5 @@
-// The multicast groups of soft_cm_endpoint.h. On Ethernet the CM only keeps the books and says how a
-// group is reached: attaching a QP, and telling the network of the membership, is the device's.
+// The multicast groups of soft_cm_endpoint.h. On Ethernet the CM only keeps the books and says how
+// a group is reached: attaching a QP, and telling the network of the membership, is the device's.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,8 @@
 namespace rdmad::soft {
 namespace {
 
-constexpr uint32_t kSendOnlyFullMember = 1;  // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER; 0: full member
+// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER; 0 is a full member.
+constexpr uint32_t kSendOnlyFullMember = 1;
 
 // The interface of a device, which its link-local addresses name; 0: it has none.
 uint32_t ScopeOf(const device::Device& device) {
@@ -39,8 +40,8 @@ absl::StatusOr<IpAddress> SoftCmEndpoint::GroupOf(const SocketAddress& group) co
   if (!group.ip.is_link_local() || group.ip.scope_id() != 0) return group.ip;
   const uint32_t scope = local_.ip.is_link_local() ? local_.ip.scope_id() : ScopeOf(*device_);
   if (scope != 0) return group.ip.WithScope(scope);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "join_multicast: ", group.ip.ToString(), " needs an interface (scope id)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("join_multicast: ", group.ip.ToString(), " needs an interface (scope id)"));
 }
 
 SoftCmEndpoint::Membership* SoftCmEndpoint::FindMembership(const IpAddress& group) {
@@ -53,8 +54,8 @@ SoftCmEndpoint::Membership* SoftCmEndpoint::FindMembership(const IpAddress& grou
 
 absl::Status SoftCmEndpoint::JoinMulticast(const SocketAddress& group, uint32_t join_flags,
                                            uint64_t cookie) {
-  const bool ready = state_ == State::kBound || state_ == State::kAddrResolved ||
-                     state_ == State::kRouteResolved;
+  const bool ready =
+      state_ == State::kBound || state_ == State::kAddrResolved || state_ == State::kRouteResolved;
   if (!is_datagram() || !ready || device_ == nullptr) return WrongState("join_multicast");
   if (join_flags > kSendOnlyFullMember) {
     return absl::InvalidArgumentError(absl::StrCat("join_multicast: join_flags=", join_flags));

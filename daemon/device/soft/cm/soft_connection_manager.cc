@@ -158,8 +158,8 @@ void SoftConnectionManager::Poll(TimeNs now) {
   const bool events_left = DeliverEvents(budget);
   Reap();
   // Events that were handled may have caused work that this turn did not get to.
-  if (timers_left || sidr_left || queries_left || mads_left || events_left || !local_mads_.empty() ||
-      !events_.empty()) {
+  if (timers_left || sidr_left || queries_left || mads_left || events_left ||
+      !local_mads_.empty() || !events_.empty()) {
     wake_.Kick();
   }
 }

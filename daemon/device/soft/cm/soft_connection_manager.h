@@ -17,8 +17,8 @@
 // which ends a client that would have got through a moment later.) A refused REQ leaves no state
 // behind.
 //
-// Listening on a wildcard needs no device: what counts is whether the address that a message came to
-// is some device's at that time.
+// Listening on a wildcard needs no device: what counts is whether the address that a message came
+// to is some device's at that time.
 //
 // Thread: control. Owner: the soft device's factory; it outlives its endpoints.
 #pragma once
@@ -71,8 +71,8 @@ class SoftConnectionManager : public device::ConnectionManager,
 
   // ---- what happens to devices and addresses while we run ----
   // Both are to be called after the directory has learnt of the change, and may be called from
-  // anywhere but from inside an event sink; what they report comes with the next Poll(). New devices
-  // and addresses need no call.
+  // anywhere but from inside an event sink; what they report comes with the next Poll(). New
+  // devices and addresses need no call.
   //
   // The device is going: its connections end without a message, its endpoints get kDeviceRemoval.
   // Those that are only bound or listen keep their port and work again once some device has their
@@ -80,10 +80,10 @@ class SoftConnectionManager : public device::ConnectionManager,
   void OnDeviceRemoved(device::Device* device);
   // An address that a device had, or has, is gone, is another device's now, or is to be found under
   // another link-layer address. Every endpoint that is bound to it and has a device gets
-  // kAddrChange, each time. Nothing ends by this: the address may come back, and until then messages
-  // and packets are lost, which timers and retry limits notice. Listeners serve the address on
-  // whatever device has it; what is bound, resolved or connected stays with its device, since its QP
-  // is there. If the device goes too, call OnDeviceRemoved() as well, in either order.
+  // kAddrChange, each time. Nothing ends by this: the address may come back, and until then
+  // messages and packets are lost, which timers and retry limits notice. Listeners serve the
+  // address on whatever device has it; what is bound, resolved or connected stays with its device,
+  // since its QP is there. If the device goes too, call OnDeviceRemoved() as well, in either order.
   void OnAddressChanged(const IpAddress& address);
 
   [[nodiscard]] const CmCounters& counters() const noexcept { return counters_; }
@@ -195,7 +195,7 @@ class SoftConnectionManager : public device::ConnectionManager,
   std::deque<LocalMad> local_mads_;
   std::deque<wire::CommId> rejected_;  // in the order in which they were; some may be gone
   std::deque<std::pair<Flow, wire::CommId>> answered_;  // likewise, of SIDR
-  std::vector<CmConnection*> closed_;  // to be removed when nobody is inside them
+  std::vector<CmConnection*> closed_;                   // to be removed when nobody is inside them
   std::vector<SidrExchange*> sidr_closed_;
   CmCounters counters_;
 };

@@ -254,8 +254,8 @@ class DatagramPlay {
   }
 
   void CheckEnd() {
-    const int ends = client_.Count(CmEventType::kEstablished) +
-                     client_.Count(CmEventType::kUnreachable);
+    const int ends =
+        client_.Count(CmEventType::kEstablished) + client_.Count(CmEventType::kUnreachable);
     EXPECT_LE(ends, 1) << Story();
     if (client_.endpoint != nullptr && !device_lost_) {
       EXPECT_EQ(ends, 1) << Story();

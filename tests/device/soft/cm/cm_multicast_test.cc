@@ -80,9 +80,9 @@ TEST_F(CmMulticast, WhatIsNoGroupIsRefused) {
     const char* group;
     uint32_t flags;
   } kCases[] = {
-      {"10.0.0.2", 0},  {"0.0.0.0", 0},   {"223.255.255.255", 0}, {"240.0.0.1", 0},
-      {"ff0e::77", 0},  // another family than the id's
-      {"239.1.1.1", 2},  // unknown flags
+      {"10.0.0.2", 0},  {"0.0.0.0", 0},  {"223.255.255.255", 0},
+      {"240.0.0.1", 0}, {"ff0e::77", 0},  // another family than the id's
+      {"239.1.1.1", 2},                   // unknown flags
   };
   for (const auto& c : kCases) {
     EXPECT_EQ(id_->JoinMulticast(Group(c.group), c.flags, 0).code(), StatusCode::kInvalidArgument)

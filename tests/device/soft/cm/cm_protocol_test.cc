@@ -29,7 +29,9 @@ class CmProtocol : public ::testing::Test {
   }
   // The client's REQ, to which the other host says nothing by itself.
   wire::CmReq UnansweredReq(TestId& client) {
-    net_.pass = [](const SentMad& sent) { return sent.flow.local != IpAddress::FromV4(10, 0, 0, 1); };
+    net_.pass = [](const SentMad& sent) {
+      return sent.flow.local != IpAddress::FromV4(10, 0, 0, 1);
+    };
     ConnectTo(&client, Address("10.0.0.2:7000"));
     net_.RunFor(kMs);
     return std::get<wire::CmReq>(net_.Last(CmAttribute::kReq)->message);
@@ -242,9 +244,10 @@ TEST_F(CmProtocol, LinkLocalPeersMeetOnTheirInterface) {
   EXPECT_EQ((*here.requests[0])->peer().ip, c.ip);
   EXPECT_EQ((*here.requests[0])->InitQpAttr(device::QpState::kRtr)->av.dest, c.ip);
   EXPECT_TRUE(there.requests.empty());
-  EXPECT_EQ(without_scope->ResolveAddr(SocketAddress(), {IpAddress::Parse("fe80::2").value(), 7000}, 1)
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      without_scope->ResolveAddr(SocketAddress(), {IpAddress::Parse("fe80::2").value(), 7000}, 1)
+          .code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -284,8 +284,7 @@ TEST_F(CmSidr, QuestionsThatCannotBeServedAreRefusedWithTheRightStatus) {
     wire::SidrStatus status;
     std::function<void(wire::CmSidrReq*)> spoil;
   } kCases[] = {
-      {wire::SidrStatus::kUnsupportedServiceId,
-       [](wire::CmSidrReq* req) { req->service_id ^= 1; }},
+      {wire::SidrStatus::kUnsupportedServiceId, [](wire::CmSidrReq* req) { req->service_id ^= 1; }},
       {wire::SidrStatus::kUnsupportedServiceId,
        [](wire::CmSidrReq* req) {
          req->service_id = wire::IpServiceId(wire::PortSpace::kTcp, 7000);

@@ -1,5 +1,5 @@
-// The connection managers of two daemons over real sockets: what the fake network of the other tests
-// takes for granted.
+// The connection managers of two daemons over real sockets: what the fake network of the other
+// tests takes for granted.
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,8 +27,8 @@ struct SocketHost {
   }
   // The id of an application on this host.
   std::unique_ptr<TestId> MakeId(PortSpace space) {
-    auto id = std::make_unique<TestId>(std::unique_ptr<device::CmEndpoint>(
-        manager->CreateEndpoint(space, nullptr)));
+    auto id = std::make_unique<TestId>(
+        std::unique_ptr<device::CmEndpoint>(manager->CreateEndpoint(space, nullptr)));
     return id;
   }
 
@@ -61,9 +61,10 @@ class CmSocket : public ::testing::TestWithParam<PortSpace> {
   std::unique_ptr<TestId> server_;
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    PortSpaces, CmSocket, ::testing::Values(PortSpace::kTcp, PortSpace::kUdp),
-    [](const auto& test) { return test.param == PortSpace::kTcp ? "Tcp" : "Udp"; });
+INSTANTIATE_TEST_SUITE_P(PortSpaces, CmSocket, ::testing::Values(PortSpace::kTcp, PortSpace::kUdp),
+                         [](const auto& test) {
+                           return test.param == PortSpace::kTcp ? "Tcp" : "Udp";
+                         });
 
 TEST_P(CmSocket, RequestIsAcceptedAndTheTypeOfServiceSeen) {
   ListenOn(server_.get(), Address("0.0.0.0:7000"), AcceptIt);

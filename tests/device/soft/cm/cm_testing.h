@@ -128,7 +128,8 @@ class TestDevice : public device::Device {
   device::DeviceAttr attr_;
 };
 
-// A machine with one device that has its address and another that has none to begin with, its directory, its MadIo and a connection manager.
+// A machine with one device that has its address and another that has none to begin with, its
+// directory, its MadIo and a connection manager.
 class TestHost : public MadIo, public DeviceDirectory {
  public:
   TestHost(TestNet* net, const std::string& address, CmOptions options = {});
