@@ -119,17 +119,22 @@ int VerbsDevice::async_fd() const noexcept {
   return hw_ != nullptr ? hw_->async_fd : -1;
 }
 
-bool VerbsDevice::TakeAsyncEvents() {
-  bool going = false;
+std::vector<device::AsyncEventType> VerbsDevice::TakeAsyncEvents() {
+  std::vector<device::AsyncEventType> types;
   bool changed = false;
+  bool going = false;
   ibv_async_event event;
   while (hw_ != nullptr && ibv_get_async_event(hw_, &event) == 0) {
-    going |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+    const bool of_port = event.event_type != IBV_EVENT_DEVICE_FATAL;
+    if (!of_port || event.element.port_num == kPort) {
+      types.push_back(static_cast<device::AsyncEventType>(event.event_type));
+    }
+    going |= !of_port;
     changed = true;
     ibv_ack_async_event(&event);
   }
   if (changed && !going) Refresh();
-  return going;
+  return types;
 }
 
 std::vector<device::CounterValue> VerbsDevice::Counters() const {

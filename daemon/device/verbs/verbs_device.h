@@ -39,8 +39,8 @@ class VerbsDevice final : public device::Device {
   // Reads port and GIDs again.
   void Refresh();
   [[nodiscard]] int async_fd() const noexcept;
-  // Takes what the device has to say, and refreshes. True if it is going.
-  bool TakeAsyncEvents();
+  // Takes what the device has to say, and refreshes. With kDeviceFatal it is going.
+  std::vector<device::AsyncEventType> TakeAsyncEvents();
 
   // Contexts of sessions that are still there.
   [[nodiscard]] std::vector<std::shared_ptr<OpenContext>> open_contexts() const;

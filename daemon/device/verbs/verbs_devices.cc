@@ -30,6 +30,11 @@ bool CopiesIntoBuffers(std::string_view name) {
   return absl::StartsWith(absl::string_view(name.data(), name.size()), "hns_");
 }
 
+bool IsOfPort(device::AsyncEventType type) {
+  return type == device::AsyncEventType::kPortActive || type == device::AsyncEventType::kPortErr ||
+         type == device::AsyncEventType::kGidChange;
+}
+
 }  // namespace
 
 bool HostHasDevices() {
@@ -139,7 +144,15 @@ void VerbsDevices::Poll() {
   for (size_t i = 0; i < devices_.size(); ++i) {
     VerbsDevice& device = *devices_[i];
     if (device.removed()) continue;
-    if (device.TakeAsyncEvents()) Remove(device);
+    const std::vector<device::AsyncEventType> events = device.TakeAsyncEvents();
+    for (const device::AsyncEventType event : events) {
+      // Of the end, on_removed tells.
+      if (IsOfPort(event) && observer_.on_event) observer_.on_event(device, event);
+    }
+    if (std::find(events.begin(), events.end(), device::AsyncEventType::kDeviceFatal) !=
+        events.end()) {
+      Remove(device);
+    }
   }
   if (rescan) Rescan();
 }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -266,6 +267,21 @@ TEST_F(VerbsRxeTest, TheDeviceTellsWhatItHas) {
   EXPECT_GT(attr.max_mw, 0u);
   EXPECT_GT(attr.max_mcast_groups, 0u);
   EXPECT_EQ(attr.atomic_capability, 1u);
+}
+
+TEST_F(VerbsRxeTest, AnAddressThatComesIsAnEventAndAGid) {
+  static_cast<void>(device_->TakeAsyncEvents());  // from before
+  const std::string command = "ip address add 10.7.9.9/24 dev " + device_->netdev();
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const auto heard = [&] {
+    const std::vector<AsyncEventType> events = device_->TakeAsyncEvents();
+    return std::find(events.begin(), events.end(), AsyncEventType::kGidChange) != events.end();
+  };
+  ASSERT_TRUE(Drive(heard));
+  const std::vector<device::GidEntry> gids = device_->Gids();
+  EXPECT_TRUE(std::any_of(gids.begin(), gids.end(), [](const device::GidEntry& gid) {
+    return gid.address == IpAddress::FromV4(10, 7, 9, 9);
+  }));
 }
 
 TEST_F(VerbsRxeTest, AnSrqFeedsSeveralQpsAndTellsWhenItRunsLow) {
