@@ -86,13 +86,19 @@ VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, device::PortSp
   manager_->Register(this);
   if (manager_->channel_ == nullptr) {
     unusable_ = absl::UnavailableError("create_id: this host has no RDMA device yet");
+    deferred_.emplace();
     return;
   }
-  if (rdma_create_id(manager_->channel_.get(), &id_, this, static_cast<rdma_port_space>(space)) !=
+  unusable_ = MakeId();
+}
+
+absl::Status VerbsCmEndpoint::MakeId() {
+  if (rdma_create_id(manager_->channel_.get(), &id_, this, static_cast<rdma_port_space>(space_)) ==
       0) {
-    unusable_ = CmStatus(errno, Einval::kArgument, "create_id");
-    id_ = nullptr;
+    return absl::OkStatus();
   }
+  id_ = nullptr;
+  return CmStatus(errno, Einval::kArgument, "create_id");
 }
 
 VerbsCmEndpoint::VerbsCmEndpoint(VerbsConnectionManager* manager, rdma_cm_id* id,
@@ -185,6 +191,7 @@ absl::Status VerbsCmEndpoint::CheckPrivateData(const char* call, size_t bytes, s
 // ---- addresses ----
 
 absl::Status VerbsCmEndpoint::BindAddr(const SocketAddress& local) {
+  if (deferred_) return DeferBind(local);
   RD_RETURN_IF_ERROR(Require("bind_addr", State::kIdle));
   return Bind(local);
 }
@@ -244,6 +251,7 @@ absl::Status VerbsCmEndpoint::ResolveRoute(uint32_t timeout_ms) {
 }
 
 absl::Status VerbsCmEndpoint::Listen(int backlog) {
+  if (deferred_) return DeferListen(backlog);
   RD_RETURN_IF_ERROR(unusable_);
   if (state_ == State::kIdle) RD_RETURN_IF_ERROR(Bind({IpAddress::AnyV4(), 0}));
   if (state_ != State::kBound) return WrongState("listen");
@@ -339,8 +347,16 @@ absl::Status VerbsCmEndpoint::NotifyCommEstablished() {
 }
 
 absl::Status VerbsCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t> value) {
-  RD_RETURN_IF_ERROR(unusable_);
   RD_RETURN_IF_ERROR(CheckOption(option, value));
+  if (deferred_) {
+    deferred_->options.push_back({option, {value.begin(), value.end()}});
+    return absl::OkStatus();
+  }
+  RD_RETURN_IF_ERROR(unusable_);
+  return SetKernelOption(option, value);
+}
+
+absl::Status VerbsCmEndpoint::SetKernelOption(uint32_t option, std::span<const uint8_t> value) {
   std::array<uint8_t, sizeof(int)> copy{};  // librdmacm's argument is not const
   std::copy(value.begin(), value.end(), copy.begin());
   if (rdma_set_option(id_, RDMA_OPTION_ID, static_cast<int>(option), copy.data(), value.size()) !=

@@ -20,6 +20,10 @@
 // null pointers in states that do not fit. Port space UDP (SIDR): Connect ends in kEstablished with
 // the peer's qpn and qkey, Accept too, without an event.
 //
+// Before the host's first RDMA device the kernel makes no id. An endpoint of that time takes
+// options, and may bind a wildcard and listen, which begins when the device is there; all else is
+// Unavailable.
+//
 // As the soft device does, a DREQ of the peer is answered at once, not only when the application
 // gets to it.
 //
@@ -32,6 +36,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -82,6 +87,8 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   uint32_t remote_qpn() const noexcept override { return remote_qpn_; }
 
   // ---- for the manager ----
+  // Of an id from before: the kernel makes it now, and it does what it was told.
+  void OnChannelOpened();
   // Last stop of an event before the sink, which may destroy the endpoint.
   void Deliver(device::CmEvent event);
   // The device has gone: lets go of the id, for which the kernel may be waiting.
@@ -114,6 +121,15 @@ class VerbsCmEndpoint : public device::CmEndpoint {
     kRemoved,
   };
 
+  struct Option {
+    uint32_t name;
+    std::vector<uint8_t> value;
+  };
+  // What was asked for while the kernel could make no id.
+  struct Deferred {
+    std::vector<Option> options;
+    int backlog = 0;
+  };
   struct Group {
     SocketAddress address;
     uint64_t cookie;
@@ -130,7 +146,11 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   absl::Status Failed(const char* call, Einval einval) const;
   absl::Status CheckPrivateData(const char* call, size_t bytes, size_t limit) const;
   std::string Describe(const char* call) const;
+  absl::Status MakeId();
   absl::Status Bind(const SocketAddress& local);
+  absl::Status DeferBind(const SocketAddress& local);
+  absl::Status DeferListen(int backlog);
+  absl::Status SetKernelOption(uint32_t option, std::span<const uint8_t> value);
   // The QP attributes of a datagram QP that the kernel does not know of.
   absl::StatusOr<device::QpAttr> DatagramQpAttr(device::QpState state) const;
   absl::StatusOr<device::QpAttr> KernelQpAttr(device::QpState state) const;
@@ -148,6 +168,7 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   device::CmEventSink* sink_ = nullptr;
   rdma_cm_id* id_ = nullptr;  // null: `unusable_` says why
   absl::Status unusable_;
+  std::optional<Deferred> deferred_;
   State state_ = State::kIdle;
   uint32_t remote_qpn_ = 0;
   std::vector<Group> groups_;

@@ -70,6 +70,7 @@ absl::Status VerbsConnectionManager::Open() {
   if (!SetNonBlocking(channel->fd)) return absl::ErrnoToStatus(errno, "rdma_cm: fcntl");
   RD_RETURN_IF_ERROR(wake_.Watch(channel->fd));
   channel_ = std::move(channel);
+  for (VerbsCmEndpoint* endpoint : endpoints_) endpoint->OnChannelOpened();
   return absl::OkStatus();
 }
 

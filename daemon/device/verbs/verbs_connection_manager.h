@@ -47,8 +47,8 @@ class VerbsConnectionManager : public device::ConnectionManager {
   static absl::StatusOr<std::unique_ptr<VerbsConnectionManager>> Create(const DeviceFinder* finder);
   ~VerbsConnectionManager() override;
 
-  // To be called once there is a device, which librdmacm insists on; again does nothing. Listeners
-  // from before do not listen on its devices. Errors: Unavailable (the kernel has no rdma_cm, may
+  // To be called once there is a device, which librdmacm insists on; again does nothing. Wildcard
+  // listeners from before listen from now on, if nobody has taken their port. Errors: Unavailable (the kernel has no rdma_cm, may
   // not be asked, or has no RDMA device; says what to do); others of the kernel.
   absl::Status Open();
 

@@ -44,5 +44,22 @@ TEST(VerbsConnectionManager, EndpointsFromBeforeThereIsADeviceSaySo) {
   manager->Poll(0);
 }
 
+TEST(VerbsConnectionManager, AWildcardCanBeListenedOnBeforeThereIsADevice) {
+  const NoDevices finder;
+  ASSERT_OK_AND_ASSIGN(const auto manager, VerbsConnectionManager::Create(&finder));
+  const auto first = manager->CreateEndpoint(device::PortSpace::kTcp, nullptr);
+  ASSERT_OK(first->BindAddr({IpAddress::AnyV6(), 0}));
+  const uint16_t port = first->local().port;
+  EXPECT_NE(port, 0);
+  EXPECT_OK(first->Listen(4));
+  EXPECT_STREQ(first->state_name(), "listening");
+  EXPECT_TRUE(absl::IsFailedPrecondition(first->Listen(4)));
+  const auto second = manager->CreateEndpoint(device::PortSpace::kTcp, nullptr);
+  EXPECT_TRUE(absl::IsAlreadyExists(second->BindAddr({IpAddress::AnyV4(), port})));
+  const auto datagram = manager->CreateEndpoint(device::PortSpace::kUdp, nullptr);
+  EXPECT_OK(datagram->BindAddr({IpAddress::AnyV4(), port}));
+  EXPECT_TRUE(absl::IsUnavailable(datagram->Connect({})));
+}
+
 }  // namespace
 }  // namespace rdmad::verbs

@@ -130,6 +130,31 @@ TEST_F(VerbsCmTest, AWildcardListenerTakesRequests) {
   EXPECT_EQ(accepting.endpoint->local().ip, rxe_.v4);
 }
 
+// The host's first device comes when the listener is there.
+TEST_F(VerbsCmTest, AWildcardListenerOfBeforeTheFirstDeviceListensOnIt) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<verbs::VerbsConnectionManager> later,
+                       verbs::VerbsConnectionManager::Create(finder_.get()));
+  Party listener(*later, PortSpace::kTcp);
+  ASSERT_OK(listener.endpoint->SetOption(RDMA_OPTION_ID_REUSEADDR, std::array<uint8_t, 4>{1}));
+  const uint16_t port = ListenOn(listener, IpAddress::AnyV4());
+  ASSERT_NE(port, 0);
+  Party second(*later, PortSpace::kTcp);
+  EXPECT_TRUE(absl::IsAlreadyExists(second.endpoint->BindAddr({IpAddress::AnyV4(), port})));
+
+  ASSERT_OK(later->Open());
+
+  EXPECT_EQ(listener.endpoint->local(), (SocketAddress{IpAddress::AnyV4(), port}));
+  Party connecting(*manager_, PortSpace::kTcp);
+  ASSERT_TRUE(ResolveTo(connecting, {rxe_.v4, port}));
+  ASSERT_OK(connecting.endpoint->Connect(WithOwnQpn()));
+  pollfd poller{later->poll_fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&poller, 1, 10'000), 1);
+  later->Poll(0);
+  ASSERT_EQ(listener.events.size(), 1u);
+  EXPECT_EQ(listener.events[0].type, CmEventType::kConnectRequest);
+  listener.events.clear();
+}
+
 TEST_F(VerbsCmTest, RejectCarriesReasonAndPrivateData) {
   Party listener(*manager_, PortSpace::kTcp);
   Party connecting(*manager_, PortSpace::kTcp);
