@@ -46,6 +46,11 @@ device::QpCap Granted(const ibv_qp_cap& hw) noexcept {
   return cap;
 }
 
+// A bind of no bytes.
+bool Unbinds(const device::SendWr& wr) noexcept {
+  return wr.compare_add == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<VerbsQp>> VerbsQp::Create(std::shared_ptr<OpenContext> context,
@@ -156,9 +161,11 @@ bool VerbsQp::CanBind(const device::SendWr& wr) const noexcept {
   constexpr uint64_t kRemote =
       device::kAccessRemoteWrite | device::kAccessRemoteRead | device::kAccessRemoteAtomic;
   const VerbsMw* const window = context_->windows().FindWindow(wr.rkey);
-  return window != nullptr && window->hw() != nullptr && (wr.swap & ~kRemote) == 0 &&
-         wr.sges.empty() && wr.inline_bytes == 0 &&
-         context_->windows().FindRegion(wr.bind_lkey) != nullptr;
+  if (window == nullptr || window->hw() == nullptr || !wr.sges.empty() || wr.inline_bytes != 0) {
+    return false;
+  }
+  return Unbinds(wr) ||
+         ((wr.swap & ~kRemote) == 0 && context_->windows().FindRegion(wr.bind_lkey) != nullptr);
 }
 
 PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexcept {
@@ -167,9 +174,10 @@ PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexc
   const std::optional<Operation> operation = OperationOf(wr.opcode, init_.type);
   if (!operation) return PostResult::kBadOpcode;
   const bool binds = operation->posted == IBV_WR_BIND_MW;
+  const uint32_t bind_lkey = binds && !Unbinds(wr) ? wr.bind_lkey : 0;
   if (binds || operation->posted == IBV_WR_LOCAL_INV) ++window_changes_;
   sends_[send_tail_ & send_mask_] = {wr.wr_id, operation->completed, binds ? wr.rkey : wr.imm_be,
-                                     wr.bind_lkey};
+                                     bind_lkey};
   const uint32_t position = send_tail_++;
   if (context_->dead() || sends_drained_) {
     FinishSend(WcStatus::kWrFlushErr);
@@ -188,9 +196,17 @@ PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexc
 void VerbsQp::Append(uint32_t position, const device::SendWr& wr, ibv_wr_opcode opcode,
                      device::TimeNs now) noexcept {
   VerbsDataPath& path = context_->path();
-  path.AppendSend(*this, MakeWrNumber(slot_, WrKind::kSend, position), wr, opcode,
-                  SendFlagsOf(wr, init_.signal_all));
-  if (opcode == IBV_WR_BIND_MW) {
+  const uint64_t number = MakeWrNumber(slot_, WrKind::kSend, position);
+  const unsigned int flags = SendFlagsOf(wr, init_.signal_all);
+  if (opcode == IBV_WR_BIND_MW && Unbinds(wr)) {
+    // Not every driver binds to nothing (rxe); all invalidate.
+    device::SendWr invalidation = wr;
+    invalidation.imm_be = context_->windows().FindWindow(wr.rkey)->hw()->rkey;
+    path.AppendSend(*this, number, invalidation, IBV_WR_LOCAL_INV, flags);
+  } else {
+    path.AppendSend(*this, number, wr, opcode, flags);
+  }
+  if (opcode == IBV_WR_BIND_MW && !Unbinds(wr)) {
     // The driver reads the window's present key when it gets the WR.
     path.FlushSends();
     if (!sends_refused_) context_->windows().FindWindow(wr.rkey)->OnBindPosted(wr.rkey);

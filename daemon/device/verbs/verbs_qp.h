@@ -73,8 +73,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   struct SendEntry {
     uint64_t wr_id;
     device::WcOpcode opcode;
-    uint32_t key;  // kBindMw, kLocalInv
-    uint32_t bind_lkey;
+    uint32_t key;        // kBindMw, kLocalInv
+    uint32_t bind_lkey;  // kBindMw; 0: to nothing
   };
 
   VerbsQp(std::shared_ptr<OpenContext> context, const device::QpInit& init,

@@ -93,7 +93,7 @@ void VerbsQp::SettleWindows(uint32_t end, bool last_succeeded) noexcept {
     VerbsMw* const window = context_->windows().FindWindow(entry.key);
     if (window == nullptr) continue;
     const bool succeeded = at + 1 != end || last_succeeded;
-    if (entry.opcode == WcOpcode::kLocalInv) {
+    if (entry.opcode == WcOpcode::kLocalInv || entry.bind_lkey == 0) {
       if (succeeded) window->OnInvalidated();
     } else if (succeeded) {
       window->OnBound(entry.key, *this, entry.bind_lkey);
@@ -107,7 +107,8 @@ void VerbsQp::NoteBindsUnderWay(std::optional<uint32_t> lkey) noexcept {
   if (window_changes_ == 0) return;
   for (uint32_t at = send_head_; at != send_tail_; ++at) {
     const SendEntry& entry = sends_[at & send_mask_];
-    if (entry.opcode != WcOpcode::kBindMw || (lkey && *lkey != entry.bind_lkey)) continue;
+    if (entry.opcode != WcOpcode::kBindMw || entry.bind_lkey == 0) continue;
+    if (lkey && *lkey != entry.bind_lkey) continue;
     VerbsMw* const window = context_->windows().FindWindow(entry.key);
     if (window != nullptr) window->MayBeBound(*this, entry.bind_lkey);
   }

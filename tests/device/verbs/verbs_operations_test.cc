@@ -408,6 +408,7 @@ TEST_F(VerbsWindowTest, ABindToARegionThatIsGoneFails) {
   wr.opcode = WrOpcode::kBindMw;
   wr.rkey = window_->rkey();
   wr.bind_lkey = lkey;
+  wr.compare_add = 64;
   ASSERT_EQ(qp_->PostSend(wr, now_), PostResult::kOk);
   lib_.Complete(lib_.sends.back().wr_id, IBV_WC_WR_FLUSH_ERR);
   Turn();
@@ -436,6 +437,27 @@ TEST_F(VerbsWindowTest, AWindowThatIsInvalidatedStays) {
   DropRegion();
   DropQp();
   EXPECT_EQ(lib_.windows, 1);
+}
+
+TEST_F(VerbsWindowTest, ABindToNothingInvalidates) {
+  ASSERT_EQ(Bind(1, window_->rkey() + 1), PostResult::kOk);
+  device::SendWr wr{};
+  wr.wr_id = 2;
+  wr.opcode = WrOpcode::kBindMw;
+  wr.flags = shm::kWorkSignaled;
+  wr.rkey = window_->rkey() + 2;
+  ASSERT_EQ(qp_->PostSend(wr, now_), PostResult::kOk);
+  CompleteLast();
+  ASSERT_EQ(lib_.sends.size(), 2u);
+  EXPECT_EQ(lib_.sends[1].opcode, IBV_WR_LOCAL_INV);
+  EXPECT_EQ(lib_.sends[1].invalidates, window_->rkey() + 1);
+  ASSERT_EQ(sink_.wcs.size(), 1u);
+  EXPECT_EQ(sink_.wcs[0].opcode, device::WcOpcode::kBindMw);
+  ASSERT_EQ(Bind(3, window_->rkey() + 3), PostResult::kOk);
+  EXPECT_EQ(lib_.sends[2].bind_from, window_->rkey() + 1);
+  CompleteLast();
+  DropQp();
+  EXPECT_EQ(lib_.windows, 0) << "bound again";
 }
 
 TEST_F(VerbsWindowTest, AWindowThatThePeerInvalidatesStays) {
