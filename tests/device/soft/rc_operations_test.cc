@@ -240,6 +240,30 @@ TEST_P(RcOperations, InlineDataInThreePieces) {
   EXPECT_EQ(std::memcmp(bed.b.memory.data(), data.data(), data.size()), 0);
 }
 
+TEST_P(RcOperations, InlineDataGoesWithEveryOperationThatSends) {
+  for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kSendWithImm, WrOpcode::kRdmaWrite,
+                                WrOpcode::kRdmaWriteWithImm}) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{kMaxInlineBytes}}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(opcode) << " size " << size);
+      Bed bed(Options());
+      bed.Fill(bed.a, 0, size);
+      const std::vector<std::byte> data(bed.a.memory.begin(),
+                                        bed.a.memory.begin() + static_cast<long>(size));
+      ASSERT_EQ(bed.PostRecv(bed.b, 1, 0, 4096), PostResult::kOk);
+      device::SendWr wr = bed.Wr(1, opcode, nullptr);
+      wr.flags |= shm::kWorkInline;
+      wr.inline_data.pieces[0] = data;
+      wr.inline_bytes = static_cast<uint32_t>(size);
+      if (size == 0) wr.rkey = 0;  // names no memory
+      ASSERT_EQ(bed.Post(bed.a, wr), PostResult::kOk);
+      ASSERT_TRUE(bed.Await(bed.a.sends, 1));
+      EXPECT_EQ(bed.a.sends.all[0].status, WcStatus::kSuccess);
+      EXPECT_EQ(bed.b.receives.all.size(), opcode == WrOpcode::kRdmaWrite ? 0u : 1u);
+      EXPECT_TRUE(bed.Same(0, 0, size));
+    }
+  }
+}
+
 TEST_P(RcOperations, UnsignaledWrsAreCountedByTheNextCompletion) {
   Bed bed(Options());
   const device::Sge sge = bed.a.Sge(0, 8);
