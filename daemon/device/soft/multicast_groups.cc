@@ -68,7 +68,11 @@ absl::StatusOr<std::shared_ptr<MulticastPort>> MulticastGroups::FindOrOpen(const
   }
   RD_ASSIGN_OR_RETURN(std::unique_ptr<MulticastPort> opened,
                       MulticastPort::Open(group, netdev_, udp_port, kSocketOptions, &counters_));
-  std::shared_ptr<MulticastPort> port = std::move(opened);
+  // Whoever holds a port holds this object, too, and lets go of the port first.
+  std::shared_ptr<MulticastPort> port(opened.release(), [this](MulticastPort* gone) {
+    drops_of_gone_ports_ += SocketDrops(gone->fd());
+    delete gone;
+  });
   ports_[group] = port;
   return port;
 }
@@ -79,7 +83,7 @@ size_t MulticastGroups::size() const noexcept {
 }
 
 uint64_t MulticastGroups::SocketDropCount() const noexcept {
-  uint64_t sum = 0;
+  uint64_t sum = drops_of_gone_ports_;
   for (const auto& [group, weak] : ports_) {
     if (const auto port = weak.lock()) sum += SocketDrops(port->fd());
   }

@@ -40,7 +40,7 @@ class MulticastGroups : public std::enable_shared_from_this<MulticastGroups> {
   size_t size() const noexcept;
   // Of all groups that there ever were. Any thread.
   const UdpCounters& counters() const noexcept { return counters_; }
-  // What the kernel dropped since the present groups were joined.
+  // What the kernel dropped because a group's socket was full.
   uint64_t SocketDropCount() const noexcept;
 
  private:
@@ -49,6 +49,7 @@ class MulticastGroups : public std::enable_shared_from_this<MulticastGroups> {
 
   const std::string netdev_;
   UdpCounters counters_;
+  uint64_t drops_of_gone_ports_ = 0;
   std::map<IpAddress, std::weak_ptr<MulticastPort>> ports_;
 };
 

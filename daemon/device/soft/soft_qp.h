@@ -46,8 +46,8 @@ absl::Status CheckQpInit(const SoftQpInit& init);
 
 class SoftQp final : public device::Qp, public TransportQp {
  public:
-  // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ outlive
-  // the QP. Errors: those of CheckQpInit(); Unimplemented (UD, which is UdQp).
+  // Thread: control. Allocates everything the QP will ever need. `transport`, PD, CQs and SRQ
+  // outlive the QP. Errors: those of CheckQpInit(); Unimplemented (UD, which is UdQp).
   static absl::StatusOr<std::unique_ptr<SoftQp>> Create(Transport& transport,
                                                         const SoftQpInit& init);
   // Thread: control, after Deactivate() or if never activated.
