@@ -96,8 +96,7 @@ class Bed {
           std::make_unique<Transport>(network.tx(), events_.back().get(), options.config));
     }
     if (options.srq_wr != 0) {
-      const device::SrqInit init{
-          .max_wr = options.srq_wr, .max_sge = 4, .owner_token = kSrqToken};
+      const device::SrqInit init{.max_wr = options.srq_wr, .max_sge = 4, .owner_token = kSrqToken};
       auto srq = SoftSrq::Create(events_.back().get(), b.pd, init);
       EXPECT_TRUE(srq.ok());
       b.srq = std::move(*srq);
