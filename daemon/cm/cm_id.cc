@@ -15,8 +15,8 @@ namespace {
 using device::CmEvent;
 using device::CmEventType;
 
-constexpr uint32_t kOptionLevelId = 0;  // RDMA_OPTION_ID
-constexpr uint8_t kMaxDepth = 0xff;     // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+constexpr uint32_t kOptionLevelId = 0;     // RDMA_OPTION_ID
+constexpr uint8_t kMaxDepth = 0xff;        // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
 constexpr uint32_t kUdpQkey = 0x01234567;  // RDMA_UDP_QKEY
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
@@ -305,7 +305,7 @@ absl::Status CmId::JoinMulticast(const SocketAddress& group, uint32_t join_flags
 absl::Status CmId::LeaveMulticast(const SocketAddress& group) {
   RD_RETURN_IF_ERROR(endpoint_->LeaveMulticast(group));
   const auto left = std::find_if(memberships_.begin(), memberships_.end(), [&](const auto& entry) {
-    return entry.second.group.ip == group.ip;
+    return entry.second.group.ip.gid() == group.ip.gid();
   });
   if (left == memberships_.end()) return absl::OkStatus();
   const std::optional<IpAddress> attached = left->second.attached;
@@ -322,8 +322,9 @@ void CmId::OnMulticastJoin(CmEvent event) {
     Report(event);
     return;
   }
-  joined->second.attached = event.av.dest;
-  const IpAddress group = event.av.dest;
+  // Without its scope: the QP is of one device, and whoever attaches by hand names a mere GID.
+  const IpAddress group = IpAddress::FromGid(event.av.dest.gid());
+  joined->second.attached = group;
   host_->AttachQp(handle_, group,
                   [self = self_, shared = std::make_shared<CmEvent>(std::move(event))](
                       const absl::Status& attached) {

@@ -75,9 +75,9 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   absl::Status ResolveRoute(uint32_t timeout_ms);
   absl::Status Listen(int backlog);
 
-  // rdma_create_qp: from now on this id drives `qp`, which is in RESET and goes to INIT, or as UD to
-  // RTS. `engine` is the one that `qp` is active on; both outlive the binding. FailedPrecondition
-  // if a QP is bound already.
+  // rdma_create_qp: from now on this id drives `qp`, which is in RESET and goes to INIT, or as UD
+  // to RTS. `engine` is the one that `qp` is active on; both outlive the binding.
+  // FailedPrecondition if a QP is bound already.
   void SetQp(device::Qp* qp, device::QpType type, engine::EngineProxy* engine, Done done);
   // rdma_destroy_qp: takes the QP away without moving it. To be called before the QP is
   // deactivated.
@@ -134,7 +134,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   // A group that the endpoint has joined, or is joining.
   struct Membership {
     SocketAddress group;
-    uint64_t cookie;  // the application's
+    uint64_t cookie;                    // the application's
     std::optional<IpAddress> attached;  // as what the QP is, or is being
   };
 

@@ -53,8 +53,8 @@ void QpDriver::MoveToInit(Done done) {
 // Nothing here depends on a peer, nor on the address that the id may not have yet.
 void QpDriver::MoveDatagramQpToRts(uint32_t qkey, Done done) {
   device::QpAttr init;
-  init.mask = device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort |
-              device::kQpAttrQkey;
+  init.mask =
+      device::kQpAttrState | device::kQpAttrPkeyIndex | device::kQpAttrPort | device::kQpAttrQkey;
   init.state = device::QpState::kInit;
   init.qkey = qkey;
   device::QpAttr rtr;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/control/account.h"
 #include "daemon/control/config_reader.h"
 
 namespace rdmad::control {
@@ -67,8 +68,16 @@ std::string CheckRdmaDevice(const std::string& text) {
   return absl::StrCat("\"", text, "\" is no RDMA device's name; see `ibv_devices`");
 }
 
-std::string CheckPrincipal(const std::string& text) {
-  return text.empty() ? "an empty name; write a name or a number" : "";
+std::string CheckUser(const std::string& text, bool look_up) {
+  if (text.empty()) return "an empty name; write a name or a number";
+  if (!look_up || text == "*" || FindUser(text)) return "";
+  return absl::StrCat("there is no user \"", text, "\"; correct the name or use a number");
+}
+
+std::string CheckGroup(const std::string& text, bool look_up) {
+  if (text.empty()) return "an empty name; write a name or a number";
+  if (!look_up || FindGroup(text)) return "";
+  return absl::StrCat("there is no group \"", text, "\"; correct the name or use a number");
 }
 
 void ReadMetrics(TableReader& root, MetricsConfig* out) {
@@ -111,16 +120,20 @@ void ReadVerbs(TableReader& root, VerbsConfig* out) {
   table->Finish();
 }
 
-void ReadPolicy(TableReader& root, PolicyConfig* out) {
+void ReadPolicy(TableReader& root, bool look_up, PolicyConfig* out) {
   std::optional<TableReader> table = root.Table("policy");
   if (!table) return;
-  for (auto [key, list] : {std::pair{"allow_users", &out->allow_users},
-                           std::pair{"allow_groups", &out->allow_groups}}) {
+  using Check = std::string (*)(const std::string&, bool);
+  const auto read = [&table, look_up](const char* key, Check check,
+                                      std::optional<std::vector<std::string>>* list) {
     const bool given = table->Has(key);
-    std::vector<std::string> read;
-    table->ReadList(key, true, &read, CheckPrincipal);
-    if (given) *list = std::move(read);
-  }
+    std::vector<std::string> names;
+    table->ReadList(key, true, &names,
+                    [check, look_up](const std::string& text) { return check(text, look_up); });
+    if (given) *list = std::move(names);
+  };
+  read("allow_users", CheckUser, &out->allow_users);
+  read("allow_groups", CheckGroup, &out->allow_groups);
   table->Finish();
 }
 
@@ -154,14 +167,14 @@ void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits*
     table->Read("max_channels", 1, kMost, &session->max_channels);
     table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &session->max_arena_bytes);
     table->Read("max_srqs", 1, 65535, &session->max_srqs);  // as for QPs
-    table->Read("max_ahs", 1, kMost, &session->max_ahs);  // engine::kMaxAhs
+    table->Read("max_ahs", 1, kMost, &session->max_ahs);    // engine::kMaxAhs
     table->Read("max_mws", 1, kMost, &session->max_mws);
     table->Read("max_multicasts", 1, kMost, &session->max_multicasts);
     table->Finish();
   }
 }
 
-void ReadAll(const toml::table& tree, ConfigProblems* problems, Config* out) {
+void ReadAll(const toml::table& tree, bool look_up, ConfigProblems* problems, Config* out) {
   TableReader root(tree, "", problems);
   root.Read("run_dir", &out->run_dir, CheckRunDir);
   if (std::optional<TableReader> table = root.Table("log")) {
@@ -175,7 +188,7 @@ void ReadAll(const toml::table& tree, ConfigProblems* problems, Config* out) {
     table->Read("spin_us", 0, 1'000'000, &out->engine.spin_us);
     table->Finish();
   }
-  ReadPolicy(root, &out->policy);
+  ReadPolicy(root, look_up, &out->policy);
   ReadLimits(root, &out->limits, &out->session);
   root.Finish();
 }
@@ -189,12 +202,14 @@ bool IsLogLevel(const std::string& text) {
   return false;
 }
 
-absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& name) {
+namespace {
+
+absl::StatusOr<Config> Parse(const std::string& text, const std::string& name, bool look_up) {
   ConfigProblems problems(name);
   Config config;
   try {
     const toml::table tree = toml::parse(text, name);
-    ReadAll(tree, &problems, &config);
+    ReadAll(tree, look_up, &problems, &config);
   } catch (const toml::parse_error& error) {
     // The file is not TOML; what stands behind the first mistake means nothing yet.
     problems.Add(error.source(), std::string(error.description()));
@@ -204,6 +219,12 @@ absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& n
   std::string all;
   for (const std::string& line : lines) absl::StrAppend(&all, all.empty() ? "" : "\n", line);
   return absl::InvalidArgumentError(all);
+}
+
+}  // namespace
+
+absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& name) {
+  return Parse(text, name, false);
 }
 
 absl::StatusOr<Config> LoadConfig(const std::string& path) {
@@ -221,7 +242,7 @@ absl::StatusOr<Config> LoadConfig(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ":1:1: over 1 MiB; this is no configuration of rdmad"));
   }
-  return ParseConfig(text, path);
+  return Parse(text, path, true);
 }
 
 }  // namespace rdmad::control

@@ -89,10 +89,12 @@ struct Config {
 };
 
 // Reads and checks `path`. InvalidArgument holds every problem, one line each, as
-// "path:line:column: what; what to do"; NotFound and PermissionDenied if the file cannot be read.
+// "path:line:column: what; what to do", also for users and groups that this host does not have;
+// NotFound and PermissionDenied if the file cannot be read.
 absl::StatusOr<Config> LoadConfig(const std::string& path);
 
-// The same for text; `name` stands where the path would.
+// The same for text, which may have been written for another host; `name` stands where the path
+// would.
 absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& name);
 
 // "trace", "debug", ...: the words that log.level takes.

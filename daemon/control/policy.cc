@@ -1,35 +1,12 @@
 #include "daemon/control/policy.h"
 
-#include <grp.h>
-#include <pwd.h>
-
 #include <algorithm>
 #include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/control/account.h"
 
 namespace rdmad::control {
-namespace {
-
-std::optional<uid_t> FindUser(const std::string& name) {
-  uint32_t number = 0;
-  if (absl::SimpleAtoi(name, &number)) return number;
-  const passwd* entry = getpwnam(name.c_str());
-  if (entry == nullptr) return std::nullopt;
-  return entry->pw_uid;
-}
-
-std::optional<gid_t> FindGroup(const std::string& name) {
-  uint32_t number = 0;
-  if (absl::SimpleAtoi(name, &number)) return number;
-  const group* entry = getgrnam(name.c_str());
-  if (entry == nullptr) return std::nullopt;
-  return entry->gr_gid;
-}
-
-}  // namespace
-
 absl::StatusOr<Policy> Policy::Create(const PolicyConfig& config, const DaemonIdentity& identity) {
   Policy policy;
   policy.own_uid_ = identity.uid;

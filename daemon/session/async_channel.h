@@ -1,11 +1,11 @@
 // The daemon's end of a session's async channel: a pipe of shm::AsyncEvent records, never waited
 // for.
 //
-// When the pipe is full, events wait in a bounded queue, in order, until it can be written again. An
-// event that waits there already moves to the end instead of being queued twice: a port that goes
-// up and down for months must not fill the queue of a client that does not care, and the last thing
-// said of it must be the truth. A client that lets the queue run over all the same has more failed
-// objects than it may own: its session ends.
+// When the pipe is full, events wait in a bounded queue, in order, until it can be written again.
+// An event that waits there already moves to the end instead of being queued twice: a port that
+// goes up and down for months must not fill the queue of a client that does not care, and the last
+// thing said of it must be the truth. A client that lets the queue run over all the same has more
+// failed objects than it may own: its session ends.
 //
 // Thread: control. Owner: Session.
 #pragma once

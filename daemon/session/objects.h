@@ -157,7 +157,8 @@ struct QpObject : Object {
   uint32_t send_slots = 0;
   uint32_t recv_slots = 0;
   Handle cm_id = kNoHandle;  // the id that drives it
-  std::map<IpAddress, Handle> groups;  // that it is attached to: the attachments, until they are gone
+  std::map<IpAddress, Handle>
+      groups;  // that it is attached to: the attachments, until they are gone
   std::unique_ptr<device::Qp> qp;
   std::unique_ptr<engine::QueuePairPort> port;
 };

@@ -88,7 +88,8 @@ void Session::Close(std::function<void()> closed) {
   cm_ids_.ForEach([this](Handle handle, CmIdObject&) { DropCmId(handle); });
   event_channels_.ForEach(
       [this](Handle handle, EventChannelObject&) { event_channels_.Remove(handle); });
-  multicasts_.ForEach([this](Handle handle, MulticastObject&) { RetireMulticast(handle, nullptr); });
+  multicasts_.ForEach(
+      [this](Handle handle, MulticastObject&) { RetireMulticast(handle, nullptr); });
   qps_.ForEach([this](Handle handle, QpObject&) { RetireQp(handle, nullptr); });
   srqs_.ForEach([this](Handle handle, SrqObject&) { RetireSrq(handle, nullptr); });
   ahs_.ForEach([this](Handle handle, AhObject&) { RetireAh(handle, nullptr); });
@@ -156,8 +157,8 @@ void Session::Command(EngineCommand command, Objects objects, std::function<void
     ++commands_in_flight_;
     std::function<void()> callback;
     if (--left == 0) callback = std::move(then);
-    (environment_.engine->*command)(
-        *object, [this, callback = std::move(callback)] { OnAnswer(callback); });
+    (environment_.engine->*command)(*object,
+                                    [this, callback = std::move(callback)] { OnAnswer(callback); });
   }
 }
 

@@ -252,7 +252,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // session_verbs.cc, session_qp.cc
   absl::StatusOr<device::Device*> FindDevice(uint32_t index) const;
-  // The session's context on a device, opened at its first use. Errors: NotFound (no such device), those of Open().
+  // The session's context on a device, opened at its first use. Errors: NotFound (no such device),
+  // those of Open().
   absl::StatusOr<device::Context*> ContextOn(uint32_t device_index);
   absl::StatusOr<Handle> PreparePd(const v1::AllocPdRequest& request);
   absl::StatusOr<Handle> PrepareChannel(UniqueFd* read_end);

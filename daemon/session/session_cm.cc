@@ -269,7 +269,7 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
 }
 
 absl::StatusOr<device::ConnParam> Session::OwnConnParam(const char* operation,
-                                                         const v1::ConnParam& message) const {
+                                                        const v1::ConnParam& message) const {
   absl::StatusOr<device::ConnParam> param = FromMessage(message);
   if (!param.ok() || param->qpn == 0) return param;
   // A peer takes the number for the truth: naming another session's QP would end its connection.

@@ -28,7 +28,8 @@ absl::Status CheckLimit(const char* operation, uint32_t limit, uint32_t max_wr) 
 absl::Status LimitError(Handle handle, device::QpResult result) {
   if (result == device::QpResult::kOk) return absl::OkStatus();
   const std::string what = absl::StrCat("modify_srq: ", HandleText(HandleKind::kSrq, handle));
-  if (result == device::QpResult::kGone) return absl::UnavailableError(what + ": its device is gone");
+  if (result == device::QpResult::kGone)
+    return absl::UnavailableError(what + ": its device is gone");
   return absl::InvalidArgumentError(what + ": the device refuses the limit");
 }
 

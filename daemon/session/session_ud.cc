@@ -166,8 +166,8 @@ void Session::Detach(Handle qp_handle, const IpAddress& group, McastUser user, D
   const auto known = (*qp)->groups.find(group);
   MulticastObject* multicast =
       known == (*qp)->groups.end() ? nullptr : multicasts_.Find(known->second);
-  const bool is_user = multicast != nullptr && (user == McastUser::kCmId ? multicast->by_cm_id
-                                                                         : multicast->by_hand.held());
+  const bool is_user = multicast != nullptr &&
+                       (user == McastUser::kCmId ? multicast->by_cm_id : multicast->by_hand.held());
   if (!is_user) {
     return done(absl::InvalidArgumentError(
         absl::StrCat("detach_multicast: ", HandleText(HandleKind::kQp, qp_handle),

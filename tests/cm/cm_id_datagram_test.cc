@@ -1,6 +1,5 @@
 // Ids of the UDP port space: their QP follows no connection.
 #include "daemon/cm/cm_id.h"
-
 #include "gtest/gtest.h"
 #include "tests/cm/cm_id_testing.h"
 

@@ -43,5 +43,11 @@ TEST(Log, UnknownRoomStillLogs) {
   Log("no-such-room").debug("nothing");
 }
 
+TEST(Log, UnknownRoomStillLogsOnceLoggingIsSetUp) {
+  InitLogging("info", false);
+  EXPECT_EQ(Log("no-such-room").name(), "rdmad");
+  EXPECT_EQ(Log("control").name(), "control");
+}
+
 }  // namespace
 }  // namespace rdmad::control

@@ -112,9 +112,8 @@ TEST(RdmadConfig, EachMistakeHasItsLine) {
 
 TEST(RdmadConfig, UnknownUserIsTold) {
   const TempDir temp;
-  ExpectRefusal(
-      {"--check", "--config", Config(temp, "[policy]\nallow_users = [\"no-such-user\"]\n")}, 2,
-      {"no-such-user"});
+  const std::string config = Config(temp, "[policy]\nallow_users = [\"root\", \"no-such-user\"]\n");
+  ExpectRefusal({"--check", "--config", config}, 2, {config + ":", "no user \"no-such-user\""});
 }
 
 TEST(RdmadConfig, MissingFileIsTold) {

@@ -1,10 +1,11 @@
 // Shared receive queues at an engine: their WRs, their limit and their events.
+#include "daemon/engine/srq_port.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <optional>
 
-#include "daemon/engine/srq_port.h"
 #include "tests/engine/engine_bed.h"
 
 namespace rdmad::engine {

@@ -45,8 +45,8 @@ class FakeEndpoint final : public device::CmEndpoint {
   // The outcome of a join.
   void SayJoined(const IpAddress& group, int status = 0) {
     device::CmEvent event;
-    event.type = status == 0 ? device::CmEventType::kMulticastJoin
-                             : device::CmEventType::kMulticastError;
+    event.type =
+        status == 0 ? device::CmEventType::kMulticastJoin : device::CmEventType::kMulticastError;
     event.status = status;
     event.multicast_cookie = joined.at(group);
     event.av.dest = group;

@@ -116,11 +116,12 @@ TEST_F(SessionSrq, SizesOverWhatARingHoldsAreRefused) {
     uint32_t max_wr, max_sge, limit;
     bool good;
   };
-  for (const Sizes& sizes : {Sizes{1, 0, 0, true}, Sizes{shm::kMaxQueueDepth, shm::kMaxSge, 0, true},
-                             Sizes{0, 1, 0, false}, Sizes{shm::kMaxQueueDepth + 1, 1, 0, false},
-                             Sizes{UINT32_MAX, 1, 0, false}, Sizes{1, shm::kMaxSge + 1, 0, false},
-                             Sizes{1, UINT32_MAX, 0, false}, Sizes{8, 1, 8, true},
-                             Sizes{8, 1, 9, false}, Sizes{8, 1, UINT32_MAX, false}}) {
+  for (const Sizes& sizes :
+       {Sizes{1, 0, 0, true}, Sizes{shm::kMaxQueueDepth, shm::kMaxSge, 0, true},
+        Sizes{0, 1, 0, false}, Sizes{shm::kMaxQueueDepth + 1, 1, 0, false},
+        Sizes{UINT32_MAX, 1, 0, false}, Sizes{1, shm::kMaxSge + 1, 0, false},
+        Sizes{1, UINT32_MAX, 0, false}, Sizes{8, 1, 8, true}, Sizes{8, 1, 9, false},
+        Sizes{8, 1, UINT32_MAX, false}}) {
     v1::CreateSrqRequest request = SessionBed::SrqRequest(pd, sizes.limit);
     request.set_max_wr(sizes.max_wr);
     request.set_max_sge(sizes.max_sge);
@@ -132,7 +133,8 @@ TEST_F(SessionSrq, SizesOverWhatARingHoldsAreRefused) {
 }
 
 TEST_F(SessionSrq, LimitIsArmedBeforeTheReplyAndAsModified) {
-  const Handle srq = bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(bed_.MakePd(), 5)).reply.srq();
+  const Handle srq =
+      bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(bed_.MakePd(), 5)).reply.srq();
   const auto first = bed_.Call(&Session::QuerySrq, QuerySrq(srq));
   EXPECT_EQ(first.reply.limit(), 5u);
   EXPECT_EQ(first.reply.max_wr(), 8u);
@@ -199,11 +201,13 @@ TEST_F(SessionSrq, EventsOfADestroyedOneReachNobody) {
 TEST_F(SessionSrq, HandlesThatAreNoneAreTold) {
   const Handle pd = bed_.MakePd();
   for (Handle wrong : {kNoHandle, pd, Handle{0x7900000001}, UINT64_MAX}) {
-    EXPECT_EQ(bed_.Call(&Session::DestroySrq, DestroySrq(wrong)).status.code(), StatusCode::kNotFound);
+    EXPECT_EQ(bed_.Call(&Session::DestroySrq, DestroySrq(wrong)).status.code(),
+              StatusCode::kNotFound);
     EXPECT_EQ(bed_.Call(&Session::ModifySrq, ModifySrq(wrong, 0)).status.code(),
               StatusCode::kNotFound);
     EXPECT_EQ(bed_.Call(&Session::QuerySrq, QuerySrq(wrong)).status.code(), StatusCode::kNotFound);
-    EXPECT_EQ(bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(wrong == pd ? 0 : wrong)).status.code(),
+    EXPECT_EQ(bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(wrong == pd ? 0 : wrong))
+                  .status.code(),
               StatusCode::kNotFound);
     if (wrong == kNoHandle) continue;
     EXPECT_EQ(bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), wrong)).status.code(),
