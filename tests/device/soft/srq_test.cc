@@ -141,6 +141,24 @@ TEST_P(SrqTest, AReceiveThatAMessageUsesIsFlushedWithItsQp) {
   EXPECT_EQ(bed.b.receives.all[0].wr_id, 1u);
 }
 
+TEST_P(SrqTest, AUcQpTakesItsReceivesThereAndDropsWhatFindsNone) {
+  BedOptions options = SrqOptions();
+  options.type = device::QpType::kUc;
+  Bed bed(options);
+  bed.Fill(bed.a, 0, 100);
+  Send(bed, 1);
+  ASSERT_TRUE(bed.Await(bed.a.sends, 1));
+  bed.network.Pass(100'000);
+  EXPECT_TRUE(bed.b.receives.all.empty());
+  ASSERT_EQ(bed.PostRecv(bed.b, 7, 1000, 200), PostResult::kOk);
+  Send(bed, 2);
+  ASSERT_TRUE(bed.Await(bed.b.receives, 1));
+  EXPECT_EQ(bed.b.receives.all[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(bed.b.receives.all[0].wr_id, 7u);
+  EXPECT_EQ(bed.b.receives.all[0].qpn, bed.b.qp->qpn());
+  EXPECT_TRUE(bed.Same(0, 1000, 100));
+}
+
 TEST(SoftSrq, KeysAreThoseOfItsOwnPd) {
   BedOptions options;
   options.srq_wr = 8;
