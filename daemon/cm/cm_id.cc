@@ -18,6 +18,7 @@ using device::CmEventType;
 constexpr uint32_t kOptionLevelId = 0;     // RDMA_OPTION_ID
 constexpr uint8_t kMaxDepth = 0xff;        // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
 constexpr uint32_t kUdpQkey = 0x01234567;  // RDMA_UDP_QKEY
+constexpr uint32_t kSendOnlyFlag = 1;      // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
 absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t* depth) {
@@ -298,7 +299,7 @@ void CmId::OnMovedToRts(const absl::Status& moved, CmEvent& event) {
 absl::Status CmId::JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie) {
   const uint64_t number = ++last_membership_;
   RD_RETURN_IF_ERROR(endpoint_->JoinMulticast(group, join_flags, number));
-  memberships_[number] = {group, cookie, std::nullopt};
+  memberships_[number] = {group, cookie, std::nullopt, join_flags == kSendOnlyFlag};
   return absl::OkStatus();
 }
 
@@ -317,7 +318,7 @@ absl::Status CmId::LeaveMulticast(const SocketAddress& group) {
 void CmId::OnMulticastJoin(CmEvent event) {
   const auto joined = memberships_.find(event.multicast_cookie);
   if (joined == memberships_.end()) return;  // left meanwhile
-  if (driver_.qp() == nullptr) {
+  if (driver_.qp() == nullptr || joined->second.is_send_only) {
     event.multicast_cookie = joined->second.cookie;
     Report(event);
     return;

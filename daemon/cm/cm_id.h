@@ -94,7 +94,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   absl::Status SetOption(uint32_t level, uint32_t option, std::span<const uint8_t> value);
   absl::StatusOr<device::QpAttr> InitQpAttr(device::QpState state) const;
   // Ends in MULTICAST_JOIN, once the QP (if there is one) is attached, or in MULTICAST_ERROR; then
-  // the id is not in the group. AlreadyExists: it is in that group, or on its way.
+  // the id is not in the group. Who sends only is not attached.
+  // AlreadyExists: it is in that group, or on its way.
   absl::Status JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie);
   // No event of this join comes any more. NotFound: not in that group.
   absl::Status LeaveMulticast(const SocketAddress& group);
@@ -136,6 +137,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
     SocketAddress group;
     uint64_t cookie;                    // the application's
     std::optional<IpAddress> attached;  // as what the QP is, or is being
+    bool is_send_only = false;          // the QP is not to be attached
   };
 
   // There is no connection whose state the QP follows.
