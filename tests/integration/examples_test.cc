@@ -111,8 +111,20 @@ TEST_F(ExamplesTest, HelloGoesThereAndBack) {
   EXPECT_EQ(ServerOutput(), "server: got \"hello, RDMA\"\n");
 }
 
+TEST_F(ExamplesTest, GroupHearsWhatIsSaidOnEitherDaemon) {
+  const std::string group = "239.47.91.9";
+  ASSERT_EQ(StartServer({Example("group"), "listen", Ipv4(1), group, "2"}), group);
+  for (const char* text : {"one", "two"}) {
+    const ProgramResult said = RunClient({Example("group"), "say", Ipv4(0), group, text});
+    EXPECT_TRUE(said.ok()) << said.output;
+  }
+  EXPECT_TRUE(ServerExit().ok()) << ServerOutput();
+  EXPECT_NE(ServerOutput().find(" says: one\n"), std::string::npos) << ServerOutput();
+  EXPECT_NE(ServerOutput().find(" says: two\n"), std::string::npos) << ServerOutput();
+}
+
 TEST_F(ExamplesTest, EveryExampleHelpsAndRefusesWrongUsage) {
-  for (const char* name : {"filecopy/filecopy", "echo/echo_server", "echo/echo_client", "hello"}) {
+  for (const char* name : {"filecopy/filecopy", "echo/echo_server", "echo/echo_client", "group", "hello"}) {
     SCOPED_TRACE(name);
     const ProgramResult help = RunClient({Example(name), "--help"});
     EXPECT_TRUE(help.ok()) << help.output;
