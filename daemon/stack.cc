@@ -22,6 +22,14 @@ uint64_t RandomSeed() {
   return seed;
 }
 
+template <typename Problem>
+std::vector<control::MissingDevice> Describe(const char* kind,
+                                             const std::vector<Problem>& problems) {
+  std::vector<control::MissingDevice> all;
+  for (const Problem& problem : problems) all.push_back({kind, problem.what, problem.why});
+  return all;
+}
+
 }  // namespace
 
 absl::Status Stack::Build(const control::Config& config) {
@@ -51,9 +59,7 @@ absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
   RD_ASSIGN_OR_RETURN(verbs_manager_, verbs::VerbsConnectionManager::Create(verbs_devices_.get()));
   verbs_devices_->SetConnectionManager(verbs_manager_.get());
   inventory_.devices = verbs_devices_->devices();
-  for (const verbs::VerbsDeviceProblem& problem : verbs_devices_->problems()) {
-    inventory_.missing.push_back({"verbs", problem.what, problem.why});
-  }
+  inventory_.missing.emplace_back([this] { return Describe("verbs", verbs_devices_->problems()); });
   if (inventory_.devices.empty()) {
     control::Log("device").info("no RDMA device on this host; one that comes will be served");
   }
@@ -70,18 +76,11 @@ absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
   context.path = soft_path_.get();
   context.qpns = &*qpns_;
   context.clock = control::MonotonicNs;
-  RD_ASSIGN_OR_RETURN(std::vector<soft::NetInterface> interfaces, soft::ReadInterfaces());
   soft::SoftDevicesConfig devices;
   for (const IpAddress& address : config.addresses) devices.only.push_back(address.ToString());
   for (const std::string& name : config.interfaces) devices.only.push_back(name);
-  if (devices.only.empty() && verbs_devices_ != nullptr) {
-    for (soft::NetInterface& interface : interfaces) {
-      std::erase_if(interface.addresses, [this](const soft::NetAddress& one) {
-        return verbs_devices_->FindByAddress(one.address) != nullptr;
-      });
-    }
-  }
-  soft_devices_ = soft::SoftDevices::Create(devices, std::move(interfaces), context, mads_.get());
+  RD_ASSIGN_OR_RETURN(soft_devices_, soft::SoftDevices::Create(devices, context, mads_.get(),
+                                                               SoftHooks(devices.only.empty())));
 
   soft::CmOptions options;
   options.clock = control::MonotonicNs;
@@ -90,16 +89,46 @@ absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
   RD_ASSIGN_OR_RETURN(soft_manager_, soft::SoftConnectionManager::Create(
                                          mads_.get(), soft_devices_.get(), options));
 
-  for (const auto& device : soft_devices_->devices()) inventory_.devices.push_back(device.get());
-  for (const soft::SoftDeviceProblem& problem : soft_devices_->problems()) {
-    inventory_.missing.push_back({"soft", problem.what, problem.why});
-  }
-  inventory_.engine_objects = soft_devices_->ports();
+  for (soft::SoftDevice* device : soft_devices_->devices()) inventory_.devices.push_back(device);
+  inventory_.sources.push_back(soft_devices_.get());
+  inventory_.missing.emplace_back([this] { return Describe("soft", soft_devices_->problems()); });
+  inventory_.engine_objects = [this] { return soft_devices_->ports(); };
   inventory_.shared_counters.push_back(
       {"soft", [this] { return soft_devices_->SharedCounters(); }});
   inventory_.shared_counters.push_back(
       {"cm", [this] { return soft::Describe(soft_manager_->counters()); }});
   return absl::OkStatus();
+}
+
+// `automatic`: without configuration, addresses of verbs devices are left alone.
+soft::SoftDevicesHooks Stack::SoftHooks(bool automatic) {
+  soft::SoftDevicesHooks hooks;
+  if (automatic && verbs_devices_ != nullptr) {
+    hooks.read_interfaces = [this]() -> absl::StatusOr<std::vector<soft::NetInterface>> {
+      RD_ASSIGN_OR_RETURN(std::vector<soft::NetInterface> interfaces, soft::ReadInterfaces());
+      for (soft::NetInterface& interface : interfaces) {
+        std::erase_if(interface.addresses, [this](const soft::NetAddress& one) {
+          return verbs_devices_->FindByAddress(one.address) != nullptr;
+        });
+      }
+      return interfaces;
+    };
+  }
+  engine::EngineProxy* const engine = &engine_->proxy();
+  hooks.activate = [engine](device::EngineObject& object, std::function<void()> done) {
+    engine->Activate(object, std::move(done));
+  };
+  hooks.deactivate = [engine](device::EngineObject& object, std::function<void()> done) {
+    engine->Deactivate(object, std::move(done));
+  };
+  hooks.on_device_removed = [this](soft::SoftDevice& device) {
+    soft_manager_->OnDeviceRemoved(&device);
+  };
+  hooks.on_problem = [](const soft::SoftDeviceProblem& problem) {
+    control::Log("device").warn("not usable kind=soft what={} why=\"{}\"", problem.what,
+                                problem.why);
+  };
+  return hooks;
 }
 
 absl::Status Stack::JoinManagers() {

@@ -46,6 +46,7 @@ class Stack {
  private:
   absl::Status BuildVerbs(const control::VerbsConfig& config);
   absl::Status BuildSoft(const control::SoftConfig& config);
+  soft::SoftDevicesHooks SoftHooks(bool automatic);
   absl::Status JoinManagers();
 
   // Destroyed last to first.

@@ -95,7 +95,7 @@ void Admin::AddDevices(const Caller& caller,
       message->set_value(counter.value);
     }
   }
-  for (const MissingDevice& missing : inventory_->missing) {
+  for (const MissingDevice& missing : inventory_->Missing()) {
     v1::DeviceStatus* status = out->Add();
     status->mutable_device()->set_index(shm::kNoDevice);
     status->mutable_device()->set_name(missing.what);

@@ -99,7 +99,6 @@ absl::Status Daemon::StartUp() {
     cm_pumps_.push_back(std::make_unique<CmPump>(loop_, manager));
   }
   for (device::Device* device : inventory_->devices) devices_.Add(device);
-  WatchDeviceSources();
 
   session::SessionEnvironment environment;
   environment.engine = inventory_->engines.front();
@@ -124,6 +123,7 @@ absl::Status Daemon::StartUp() {
   ActivateDevices([this, attach = std::make_shared<UniqueFd>(std::move(attach)),
                    rpc = std::make_shared<UniqueFd>(std::move(rpc))] {
     if (state_ != State::kStarting) return;
+    WatchDeviceSources();
     // One connection per session and some to spare.
     RpcDoorOptions door_options;
     door_options.max_connections = 2 * size_t{options_.config.limits.max_sessions};
@@ -143,7 +143,7 @@ absl::Status Daemon::StartUp() {
     Log("control").info(
         "ready version={} pid={} run_dir={} uid={} devices={} missing={} engines={}", kVersion,
         getpid(), run_dir_.path(), options_.identity.uid, devices_.count(),
-        inventory_->missing.size(), inventory_->engines.size());
+        inventory_->Missing().size(), inventory_->engines.size());
     NotifyReady(absl::StrCat("serving ", run_dir_.path(), " with ", devices_.count(), " devices"));
     ArmWatchdog();
   });
@@ -157,18 +157,19 @@ absl::StatusOr<UniqueFd> Daemon::Listener(UniqueFd activated, const char* name, 
 
 void Daemon::ActivateDevices(std::function<void()> done) {
   engine::EngineProxy* engine = inventory_->engines.front();
-  for (const MissingDevice& missing : inventory_->missing) {
+  for (const MissingDevice& missing : inventory_->Missing()) {
     Log("device").warn("not usable kind={} what={} why=\"{}\"", missing.kind, missing.what,
                        missing.why);
   }
   devices_active_ = true;
   // Answered in order: the last answer speaks for all.
-  size_t left = inventory_->engine_objects.size();
+  const std::vector<device::EngineObject*> objects = inventory_->engine_objects();
+  size_t left = objects.size();
   if (left == 0) {
     boost::asio::post(loop_, std::move(done));
     return;
   }
-  for (device::EngineObject* object : inventory_->engine_objects) {
+  for (device::EngineObject* object : objects) {
     engine->Activate(
         *object, --left == 0 ? std::move(done) : [] {});
   }
@@ -176,12 +177,14 @@ void Daemon::ActivateDevices(std::function<void()> done) {
 
 void Daemon::DeactivateDevices(std::function<void()> done) {
   engine::EngineProxy* engine = inventory_->engines.front();
-  size_t left = inventory_->engine_objects.size();
+  device_pumps_.clear();  // nothing comes or goes any more
+  const std::vector<device::EngineObject*> objects = inventory_->engine_objects();
+  size_t left = objects.size();
   if (left == 0 || !devices_active_) {
     boost::asio::post(loop_, std::move(done));
     return;
   }
-  for (device::EngineObject* object : inventory_->engine_objects) {
+  for (device::EngineObject* object : objects) {
     engine->Deactivate(
         *object, --left == 0 ? std::move(done) : [] {});
   }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/device/connection_manager.h"
@@ -33,10 +34,22 @@ struct Inventory {
   std::vector<device::Device*> devices;         // those that are there at the start
   std::vector<device::DeviceSource*> sources;  // of those that come and go
   std::vector<device::ConnectionManager*> managers;  // each once
-  std::vector<device::EngineObject*>
-      engine_objects;  // to activate before the first session, on engine 0
-  std::vector<MissingDevice> missing;
+  // What the devices have on engine 0 now: to activate before the first session and before sources
+  // are polled, and to deactivate at the end. What comes in between is the sources' business.
+  std::function<std::vector<device::EngineObject*>()> engine_objects = [] {
+    return std::vector<device::EngineObject*>();
+  };
+  // Of each kind, now.
+  std::vector<std::function<std::vector<MissingDevice>()>> missing;
   std::vector<SharedCounters> shared_counters;
+
+  [[nodiscard]] std::vector<MissingDevice> Missing() const {
+    std::vector<MissingDevice> all;
+    for (const auto& of_a_kind : missing) {
+      for (MissingDevice& one : of_a_kind()) all.push_back(std::move(one));
+    }
+    return all;
+  }
 };
 
 }  // namespace rdmad::control

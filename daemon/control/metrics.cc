@@ -201,7 +201,7 @@ void AddDevices(const MetricsSources& sources, Families* out) {
   }
   out->Gauge("rdmad_devices_missing",
              "Devices that were configured, or found, and could not be used.",
-             Number(sources.inventory->missing.size()));
+             Number(sources.inventory->Missing().size()));
   for (const SharedCounters& shared : sources.inventory->shared_counters) {
     for (const device::CounterValue& counter : shared.read()) {
       AddCounter(absl::StrCat("rdmad_", shared.kind, "_"), counter, {}, out);

@@ -3,21 +3,31 @@
 namespace rdmad::soft {
 
 std::optional<uint32_t> GidTable::Add(const SourceAddress& source) {
+  std::optional<uint32_t> best;
   for (uint32_t index = 0; index < kCapacity; ++index) {
     if (slots_[index].load(std::memory_order_relaxed) != nullptr)
       continue;  // only this thread writes
-    Update(index, source);
-    return index;
+    if (last_[index] != nullptr && last_[index]->address == source.address) {
+      best = index;  // whoever uses it means this address
+      break;
+    }
+    if (!best.has_value() && IsFree(index)) best = index;
   }
-  return std::nullopt;
+  if (best.has_value()) Update(*best, source);
+  return best;
+}
+
+bool GidTable::IsFree(uint32_t index) const noexcept {
+  return users_[index].load(std::memory_order_seq_cst) == 0;  // see GidUse::Take()
 }
 
 void GidTable::Update(uint32_t index, const SourceAddress& source) {
-  slots_[index].store(Intern(source), std::memory_order_release);  // pairs with Lookup()
+  last_[index] = Intern(source);
+  slots_[index].store(last_[index], std::memory_order_seq_cst);  // pairs with Lookup()
 }
 
 void GidTable::Remove(uint32_t index) noexcept {
-  slots_[index].store(nullptr, std::memory_order_release);
+  slots_[index].store(nullptr, std::memory_order_seq_cst);
 }
 
 std::vector<device::GidEntry> GidTable::List() const {

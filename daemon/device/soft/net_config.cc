@@ -83,6 +83,7 @@ std::optional<NetAddress> ToAddress(rtnl_addr* entry, uint32_t interface_index) 
   result.prefix_bits = static_cast<uint8_t>(rtnl_addr_get_prefixlen(entry));
   result.tentative = ((flags & IFA_F_TENTATIVE) != 0 && (flags & IFA_F_OPTIMISTIC) == 0) ||
                      (flags & IFA_F_DADFAILED) != 0;
+  result.duplicate = (flags & IFA_F_DADFAILED) != 0;
   result.deprecated = (flags & IFA_F_DEPRECATED) != 0;
   return result;
 }

@@ -1,8 +1,8 @@
 // What this host's network looks like at one moment: interfaces, their addresses, MTUs and states;
 // and which address the kernel would send from.
 //
-// Nothing here needs a privilege, and nothing sends a packet. Watching for changes is not part of
-// this. Thread: any. Source: rtnetlink(7), netdevice(7).
+// Nothing here needs a privilege, and nothing sends a packet. Watching for changes is
+// net_monitor.h's. Thread: any. Source: rtnetlink(7), netdevice(7).
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct NetAddress {
   uint8_t prefix_bits = 0;
   bool tentative =
       false;  // duplicate address detection runs, or has found a duplicate: it cannot be bound
+  bool duplicate = false;   // and it has found one
   bool deprecated = false;  // old connections only
 
   friend bool operator==(const NetAddress&, const NetAddress&) = default;

@@ -1,5 +1,7 @@
 #include "daemon/device/soft/soft_device.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -37,6 +39,7 @@ struct SoftDevice::Shared {
   uint32_t qps = 0;
   uint32_t srqs = 0;
   uint32_t ahs = 0;
+  std::set<uint32_t> qpns;
 };
 
 namespace {
@@ -117,21 +120,36 @@ class SoftContext final : public device::Context {
   SoftDevice& device_;
 };
 
-// A QP's number and its place in the count.
+// A QP's number, its place in the count and among the device's QPs, and the GID index that it names.
 class QpLease {
  public:
   QpLease(const SoftDeviceContext& context, uint32_t qpn, std::shared_ptr<void> owner,
-          uint32_t* count)
-      : qpns_(context.qpns), clock_(context.clock), qpn_(qpn), lease_(std::move(owner), count) {}
+          uint32_t* count, std::set<uint32_t>* qpns, GidTable* gids)
+      : allocator_(context.qpns),
+        clock_(context.clock),
+        qpn_(qpn),
+        lease_(std::move(owner), count),
+        qpns_(qpns),
+        gid_use_(*gids) {
+    qpns_->insert(qpn_);
+  }
   QpLease(const QpLease&) = delete;
   QpLease& operator=(const QpLease&) = delete;
-  ~QpLease() { qpns_->Free(qpn_, clock_()); }
+  ~QpLease() {
+    qpns_->erase(qpn_);
+    allocator_->Free(qpn_, clock_());
+  }
+
+  // Engine thread.
+  bool TakeGid(uint32_t index, SourceAddress* out) noexcept { return gid_use_.Take(index, out); }
 
  private:
-  QpnAllocator* const qpns_;
+  QpnAllocator* const allocator_;
   const std::function<device::TimeNs()> clock_;
   const uint32_t qpn_;
-  const Lease lease_;
+  const Lease lease_;  // keeps the two behind it
+  std::set<uint32_t>* const qpns_;
+  GidUse gid_use_;
 };
 
 absl::Status CheckCount(const char* what, const SoftDeviceInfo& info, uint32_t count,
@@ -166,10 +184,9 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   return attr;
 }
 
-device::Mtu ActiveMtu(const SoftDeviceInfo& info) {
-  const std::optional<device::Mtu> mtu = PathMtuOf(info.mtu_bytes);
-  RD_CHECK(mtu.has_value(), "the interface's MTU was checked");
-  return *mtu;
+// The port is not active if not even the smallest fits.
+device::Mtu ActiveMtu(const SoftLink& link) noexcept {
+  return PathMtuOf(link.mtu_bytes).value_or(device::Mtu::k256);
 }
 
 }  // namespace
@@ -194,15 +211,15 @@ SoftDevice::SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& i
     : context_(context),
       info_(info),
       attr_(MakeAttr(context, info)),
-      shared_(std::make_shared<Shared>(info.netdev)) {
+      shared_(std::make_shared<Shared>(info.link.netdev)) {
   RD_CHECK(info.node_guid != 0, "a zero GUID crashes CM libraries");
-  RD_CHECK(PathMtuOf(info.mtu_bytes).has_value(), "the interface's MTU was checked");
+  AppendUdpCounters(UdpCounters(), &past_counters_);  // all of them at 0
 }
 
 SoftDevice::~SoftDevice() = default;
 
 absl::Status SoftDevice::AddPort(std::unique_ptr<UdpPort> udp) {
-  if (!shared_->gids.Add({udp->local(), ActiveMtu(info_)}).has_value()) {
+  if (!shared_->gids.Add({udp->local(), ActiveMtu(info_.link)}).has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("device ", info_.name, " has no place for address ", udp->local().ToString(),
                      ": limit=", GidTable::kCapacity));
@@ -211,13 +228,52 @@ absl::Status SoftDevice::AddPort(std::unique_ptr<UdpPort> udp) {
   return absl::OkStatus();
 }
 
+SoftPort* SoftDevice::RemovePort(const IpAddress& address) {
+  const auto found = std::find_if(ports_.begin(), ports_.end(), [&address](const auto& port) {
+    return port->udp().local() == address;
+  });
+  if (found == ports_.end()) return nullptr;
+  if (const auto index = shared_->gids.Find(address)) shared_->gids.Remove(*index);
+  leaving_.push_back(std::move(*found));
+  ports_.erase(found);
+  return leaving_.back().get();
+}
+
+void SoftDevice::ForgetPort(SoftPort* port) {
+  const auto found = std::find_if(leaving_.begin(), leaving_.end(),
+                                  [port](const auto& one) { return one.get() == port; });
+  RD_CHECK(found != leaving_.end(), "the port was removed");
+  AddCounters(port->udp(), &past_counters_, &past_socket_drops_);
+  leaving_.erase(found);
+}
+
+void SoftDevice::SetLink(const SoftLink& link) {
+  const bool new_mtu = ActiveMtu(link) != ActiveMtu(info_.link);
+  info_.link = link;
+  if (!new_mtu) return;
+  for (const device::GidEntry& gid : shared_->gids.List()) {
+    shared_->gids.Update(gid.index, {gid.address, ActiveMtu(link)});
+  }
+}
+
+std::vector<uint32_t> SoftDevice::Qpns() const {
+  return {shared_->qpns.begin(), shared_->qpns.end()};
+}
+
+absl::Status SoftDevice::CheckPresent(const char* what) const {
+  if (!removed_) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(what, ": device ", info_.name, " is gone, with its interface"));
+}
+
 const std::string& SoftDevice::kind() const noexcept {
   static const std::string kKind = "soft";
   return kKind;
 }
 
 device::PortAttr SoftDevice::QueryPort() const {
-  return {info_.active, ActiveMtu(info_)};
+  const SoftLink& link = info_.link;
+  return {!removed_ && link.running && PathMtuOf(link.mtu_bytes).has_value(), ActiveMtu(link)};
 }
 
 std::vector<device::GidEntry> SoftDevice::Gids() const {
@@ -225,11 +281,10 @@ std::vector<device::GidEntry> SoftDevice::Gids() const {
 }
 
 std::vector<device::CounterValue> SoftDevice::Counters() const {
-  std::vector<device::CounterValue> sums;
-  uint64_t socket_drops = 0;
-  for (const auto& port : ports_) {
-    AppendUdpCounters(port->udp().counters(), &sums);
-    socket_drops += SocketDrops(port->udp().fd());
+  std::vector<device::CounterValue> sums = past_counters_;
+  uint64_t socket_drops = past_socket_drops_;
+  for (const auto* list : {&ports_, &leaving_}) {
+    for (const auto& port : *list) AddCounters(port->udp(), &sums, &socket_drops);
   }
   AppendUdpCounters(shared_->groups->counters(), &sums);
   socket_drops += shared_->groups->SocketDropCount();
@@ -238,17 +293,26 @@ std::vector<device::CounterValue> SoftDevice::Counters() const {
   return sums;
 }
 
+void SoftDevice::AddCounters(const UdpPort& udp, std::vector<device::CounterValue>* sums,
+                             uint64_t* socket_drops) const {
+  AppendUdpCounters(udp.counters(), sums);
+  *socket_drops += SocketDrops(udp.fd());
+}
+
 absl::StatusOr<std::unique_ptr<device::Context>> SoftDevice::Open() {
+  RD_RETURN_IF_ERROR(CheckPresent("open"));
   return std::make_unique<SoftContext>(*this);
 }
 
 absl::StatusOr<std::unique_ptr<device::Pd>> SoftDevice::AllocPd() {
+  RD_RETURN_IF_ERROR(CheckPresent("alloc_pd"));
   RD_RETURN_IF_ERROR(CheckCount("alloc_pd", info_, shared_->pds, attr_.max_pd));
   return std::make_unique<LeasedPd>(shared_, &shared_->pds);
 }
 
 absl::StatusOr<std::unique_ptr<device::Mr>> SoftDevice::RegisterMr(device::Pd& pd,
                                                                    const device::MrInit& init) {
+  RD_RETURN_IF_ERROR(CheckPresent("reg_mr"));
   if (init.length_bytes > attr_.max_mr_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("reg_mr: length_bytes=", init.length_bytes,
                                                    " device_max=", attr_.max_mr_bytes));
@@ -262,6 +326,7 @@ absl::StatusOr<std::unique_ptr<device::Mw>> SoftDevice::AllocMw(device::Pd& pd) 
 
 absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,
                                                                  device::CompletionSink* sink) {
+  RD_RETURN_IF_ERROR(CheckPresent("create_cq"));
   if (depth == 0 || depth > attr_.max_cqe) {
     return absl::InvalidArgumentError(
         absl::StrCat("create_cq: depth=", depth, " device_max=", attr_.max_cqe));
@@ -272,18 +337,20 @@ absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,
 
 absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
                                                                  const device::QpInit& init) {
+  RD_RETURN_IF_ERROR(CheckPresent("create_qp"));
   RD_RETURN_IF_ERROR(CheckCount("create_qp", info_, shared_->qps, attr_.max_qp));
   RD_ASSIGN_OR_RETURN(const uint32_t qpn,
                       context_.qpns->Allocate(context_.engine_index, context_.clock()));
   // The lease goes with the look-up, which lives in the QP and dies with it.
-  const auto lease = std::make_shared<const QpLease>(context_, qpn, shared_, &shared_->qps);
+  const auto lease = std::make_shared<QpLease>(context_, qpn, shared_, &shared_->qps,
+                                               &shared_->qpns, &shared_->gids);
   SoftQpInit soft;
   soft.qpn = qpn;
   soft.pd = &static_cast<SoftPd&>(pd);
   soft.init = init;
   soft.cap = init.cap;
-  soft.source = [shared = shared_, lease](uint32_t sgid_index, SourceAddress* out) {
-    return shared->gids.Lookup(sgid_index, out);
+  soft.source = [lease](uint32_t sgid_index, SourceAddress* out) {
+    return lease->TakeGid(sgid_index, out);
   };
   if (init.type == device::QpType::kUd) return UdQp::Create(context_.path->transport(), soft);
   return SoftQp::Create(context_.path->transport(), soft);

@@ -29,11 +29,16 @@ struct SoftDeviceContext {
   std::function<device::TimeNs()> clock;  // for the QP numbers' quarantine
 };
 
+// What the device's interface is like now.
+struct SoftLink {
+  std::string netdev;      // its name
+  uint32_t mtu_bytes = 0;  // below what RoCE needs (link_mtu.h) the port is not active
+  bool running = true;     // it is up and has a carrier
+};
+
 struct SoftDeviceInfo {
-  std::string name;        // "soft0"
-  std::string netdev;      // interface
-  uint32_t mtu_bytes = 0;  // of the interface; large enough for RoCE (link_mtu.h)
-  bool active = true;      // the interface is up and has a carrier
+  std::string name;  // "soft0"
+  SoftLink link;
   uint64_t node_guid = 0;  // not zero
 };
 
@@ -49,6 +54,19 @@ class SoftDevice final : public device::Device {
   // Takes an opened port, whose address becomes the next GID. Before the engine activates it.
   // Errors: ResourceExhausted (GID table full; says the limit).
   absl::Status AddPort(std::unique_ptr<UdpPort> udp);
+  // Takes a port out of ports(), and its address out of the GIDs: QPs that send from there are not
+  // heard any more. The device keeps it until the engine has deactivated it and ForgetPort() is
+  // called. Null if no port has the address.
+  SoftPort* RemovePort(const IpAddress& address);
+  void ForgetPort(SoftPort* port);
+  // From now on new connections have this MTU; QPs that exist keep theirs.
+  void SetLink(const SoftLink& link);
+  // The interface has gone. From now on nothing can be made on the device. Its ports are to be
+  // removed by RemovePort(), and its QPs, which stay, to be moved to error by the engine.
+  void SetRemoved() noexcept { removed_ = true; }
+  [[nodiscard]] bool removed() const noexcept { return removed_; }
+  // Numbers of the QPs that exist.
+  [[nodiscard]] std::vector<uint32_t> Qpns() const;
   // For the engine to activate before first use, and to deactivate before destruction.
   [[nodiscard]] const std::vector<std::unique_ptr<SoftPort>>& ports() const noexcept {
     return ports_;
@@ -56,11 +74,11 @@ class SoftDevice final : public device::Device {
 
   const std::string& name() const noexcept override { return info_.name; }
   const std::string& kind() const noexcept override;
-  const std::string& netdev() const noexcept override { return info_.netdev; }
+  const std::string& netdev() const noexcept override { return info_.link.netdev; }
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
   device::PortAttr QueryPort() const override;
   std::vector<device::GidEntry> Gids() const override;
-  // Of this device's UDP ports. The transport's, which all soft devices of an engine share, are
+  // Of this device's UDP ports, those that have gone included. The transport's, which all soft devices of an engine share, are
   // SoftDevices'.
   std::vector<device::CounterValue> Counters() const override;
 
@@ -83,11 +101,20 @@ class SoftDevice final : public device::Device {
  private:
   struct Shared;  // with the objects
 
+  absl::Status CheckPresent(const char* what) const;
+  void AddCounters(const UdpPort& udp, std::vector<device::CounterValue>* sums,
+                   uint64_t* socket_drops) const;
+
   const SoftDeviceContext context_;
-  const SoftDeviceInfo info_;
+  SoftDeviceInfo info_;
   const device::DeviceAttr attr_;
+  bool removed_ = false;
   std::shared_ptr<Shared> shared_;
   std::vector<std::unique_ptr<SoftPort>> ports_;
+  std::vector<std::unique_ptr<SoftPort>> leaving_;  // until the engine has let go of them
+  // Of ports that have gone.
+  std::vector<device::CounterValue> past_counters_;
+  uint64_t past_socket_drops_ = 0;
 };
 
 }  // namespace rdmad::soft

@@ -5,135 +5,195 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status_macros.h"
 #include "daemon/device/soft/link_mtu.h"
+#include "daemon/device/soft/qp_table.h"
+#include "daemon/device/soft/soft_qp.h"
 #include "daemon/device/soft/transport_counters.h"
 
 namespace rdmad::soft {
-
-// A device to be, with the addresses that it should have.
-struct SoftDevices::Wanted {
-  const NetInterface* interface;
-  std::vector<IpAddress> addresses;
-};
-
 namespace {
 
-using Problems = std::vector<SoftDeviceProblem>;
-
-bool Contains(const std::vector<IpAddress>& list, const IpAddress& address) {
-  return std::find(list.begin(), list.end(), address) != list.end();
+template <typename T>
+bool Contains(const std::vector<T>& list, const T& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// The list of wanted devices while it grows. `Entry` is SoftDevices::Wanted, which is private.
-template <typename Entry>
-class WantedList {
- public:
-  void Add(const NetInterface& interface, const IpAddress& address) {
-    for (Entry& entry : entries) {
-      if (entry.interface != &interface) continue;
-      if (Contains(entry.addresses, address)) return;
-      if (interface.loopback) continue;
-      entry.addresses.push_back(address);
-      return;
-    }
-    entries.push_back({&interface, {address}});
-  }
-
-  std::vector<Entry> entries;
-};
-
-void AddTentativeProblem(const NetInterface& interface, const IpAddress& address,
-                         Problems* problems) {
-  problems->push_back(
-      {address.ToString(), absl::StrCat("skipped: the address on ", interface.name,
-                                        " is not usable yet (duplicate address detection)")});
+const NetInterface* FindByIndex(const std::vector<NetInterface>& interfaces, uint32_t index) {
+  const auto found = std::find_if(interfaces.begin(), interfaces.end(),
+                                  [index](const auto& one) { return one.index == index; });
+  return found == interfaces.end() ? nullptr : &*found;
 }
 
-template <typename Entry>
-void AddInterface(const NetInterface& interface, WantedList<Entry>* wanted, Problems* problems) {
-  for (const NetAddress& one : interface.addresses) {
-    if (one.tentative) {
-      AddTentativeProblem(interface, one.address, problems);
-      continue;
-    }
-    wanted->Add(interface, one.address);
-  }
+SoftLink LinkOf(const NetInterface& interface) {
+  return {interface.name, interface.mtu_bytes, interface.running};
 }
 
-template <typename Entry>
-void AddAutomatic(const std::vector<NetInterface>& interfaces, WantedList<Entry>* wanted,
-                  Problems* problems) {
-  for (const NetInterface& interface : interfaces) {
-    if (interface.up) AddInterface(interface, wanted, problems);
-  }
-}
-
-template <typename Entry>
-void AddNamed(const std::string& name, const std::vector<NetInterface>& interfaces,
-              WantedList<Entry>* wanted, Problems* problems) {
-  const auto by_name = std::find_if(interfaces.begin(), interfaces.end(),
-                                    [&name](const NetInterface& one) { return one.name == name; });
-  if (by_name != interfaces.end()) {
-    if (!by_name->up) {
-      problems->push_back({name, "skipped: the interface is down"});
-    } else if (by_name->addresses.empty()) {
-      problems->push_back({name, "skipped: the interface has no address"});
-    } else {
-      AddInterface(*by_name, wanted, problems);
-    }
-    return;
-  }
-  const absl::StatusOr<IpAddress> address = IpAddress::Parse(name);
-  if (!address.ok()) {
-    problems->push_back({name, "skipped: neither an interface of this host nor an address"});
-    return;
-  }
-  const NetInterface* interface = FindInterface(interfaces, *address);
-  if (interface == nullptr) {
-    const bool unscoped = address->is_link_local() && address->scope_id() == 0;
-    problems->push_back(
-        {name, unscoped ? "skipped: a link-local address needs its interface (address%interface)"
-                        : "skipped: no interface of this host has the address"});
-    return;
-  }
-  for (const NetAddress& one : interface->addresses) {
-    if (one.address == *address && one.tentative)
-      return AddTentativeProblem(*interface, *address, problems);
-  }
-  wanted->Add(*interface, *address);
+std::vector<IpAddress> AddressesOf(const SoftDevice& device) {
+  std::vector<IpAddress> all;
+  for (const auto& port : device.ports()) all.push_back(port->udp().local());
+  return all;
 }
 
 }  // namespace
 
-std::unique_ptr<SoftDevices> SoftDevices::Create(const SoftDevicesConfig& config,
-                                                 std::vector<NetInterface> interfaces,
-                                                 const SoftDeviceContext& context,
-                                                 SoftMadIo* mads) {
-  std::unique_ptr<SoftDevices> result(
-      new SoftDevices(config, std::move(interfaces), context, mads));
-  WantedList<Wanted> wanted;
-  if (config.only.empty()) {
-    AddAutomatic(result->interfaces_, &wanted, &result->problems_);
-  } else {
-    for (const std::string& name : config.only)
-      AddNamed(name, result->interfaces_, &wanted, &result->problems_);
+// Moves the QPs of a device that has gone to error, on the engine. By number: a QP that its owner
+// has given back meanwhile is not found any more.
+class SoftDevices::FlushQps final : public device::EngineObject {
+ public:
+  FlushQps(Transport& transport, std::vector<uint32_t> qpns)
+      : transport_(transport), qpns_(std::move(qpns)) {}
+  void Activate(device::TimeNs now) noexcept override {
+    for (const uint32_t qpn : qpns_) {
+      if (SoftQp* const qp = transport_.qps().Find(qpn)) qp->EnterError(now);
+    }
   }
-  for (const Wanted& entry : wanted.entries) result->AddDevice(entry);
-  return result;
+  void Deactivate(device::TimeNs) noexcept override {}
+
+ private:
+  Transport& transport_;
+  const std::vector<uint32_t> qpns_;
+};
+
+absl::StatusOr<std::unique_ptr<SoftDevices>> SoftDevices::Create(const SoftDevicesConfig& config,
+                                                                 const SoftDeviceContext& context,
+                                                                 SoftMadIo* mads,
+                                                                 SoftDevicesHooks hooks) {
+  // First, so that no change is missed.
+  RD_ASSIGN_OR_RETURN(NetMonitor monitor, NetMonitor::Open());
+  std::unique_ptr<SoftDevices> devices(
+      new SoftDevices(config, context, mads, std::move(hooks), std::move(monitor)));
+  RD_RETURN_IF_ERROR(devices->Look());
+  devices->live_ = true;
+  return devices;
 }
 
-SoftDevices::SoftDevices(const SoftDevicesConfig& config, std::vector<NetInterface> interfaces,
-                         const SoftDeviceContext& context, SoftMadIo* mads)
-    : config_(config), interfaces_(std::move(interfaces)), context_(context), mads_(mads) {}
+SoftDevices::SoftDevices(const SoftDevicesConfig& config, const SoftDeviceContext& context,
+                         SoftMadIo* mads, SoftDevicesHooks hooks, NetMonitor monitor)
+    : config_(config),
+      context_(context),
+      mads_(mads),
+      hooks_(std::move(hooks)),
+      monitor_(std::move(monitor)) {}
 
 SoftDevices::~SoftDevices() {
-  for (const auto& device : devices_) {
-    for (const auto& port : device->ports()) mads_->RemovePort(&port->udp());
+  RD_CHECK(leaving_.empty(), "the engine has answered everything");
+  for (const Entry& entry : entries_) {
+    for (const auto& port : entry.device->ports()) mads_->RemovePort(&port->udp());
   }
 }
 
-void SoftDevices::AddDevice(const Wanted& wanted) {
-  const NetInterface& interface = *wanted.interface;
+// ---- following the network
+
+void SoftDevices::Poll() {
+  if (!monitor_.Take()) return;
+  // Netlink may be out of memory for a while.
+  if (!Look().ok()) monitor_.LookIn(kRetryNs);
+}
+
+absl::Status SoftDevices::Look() {
+  RD_ASSIGN_OR_RETURN(interfaces_, hooks_.read_interfaces());
+  const SoftSelection selection = SelectDevices(config_.only, interfaces_);
+  const std::vector<SoftDeviceProblem> known = std::exchange(problems_, selection.problems);
+  Apply(selection);
+  if (!live_ || !hooks_.on_problem) return absl::OkStatus();
+  for (const SoftDeviceProblem& problem : problems_) {
+    if (!Contains(known, problem)) hooks_.on_problem(problem);
+  }
+  return absl::OkStatus();
+}
+
+// What goes first, so that an address may move from one interface to another.
+void SoftDevices::Apply(const SoftSelection& selection) {
+  RemoveDevicesThatWent();
+  RemoveAddressesThatWent(selection);
+  for (const SelectedDevice& selected : selection.devices) {
+    if (Entry* const entry = Find(selected.key)) {
+      AddAddresses(*entry, selected.addresses);
+    } else {
+      AddDevice(selected);
+    }
+  }
+  for (Entry& entry : entries_) Update(entry);
+}
+
+void SoftDevices::RemoveDevicesThatWent() {
+  for (size_t i = 0; i < entries_.size();) {
+    if (FindByIndex(interfaces_, entries_[i].key.interface_index) != nullptr) {
+      ++i;
+      continue;
+    }
+    Entry gone = std::move(entries_[i]);
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i));
+    RemoveDevice(std::move(gone));
+  }
+}
+
+void SoftDevices::RemoveDevice(Entry entry) {
+  SoftDevice& device = *removed_.emplace_back(std::move(entry.device));
+  if (hooks_.on_device_removed) hooks_.on_device_removed(device);
+  device.SetRemoved();
+  const auto flush = std::make_shared<FlushQps>(context_.path->transport(), device.Qpns());
+  hooks_.activate(*flush, [flush] {});
+  for (const IpAddress& address : AddressesOf(device)) RetirePort(device, address);
+  if (observer_.on_removed) observer_.on_removed(device);
+}
+
+void SoftDevices::RemoveAddressesThatWent(const SoftSelection& selection) {
+  for (Entry& entry : entries_) {
+    const auto selected =
+        std::find_if(selection.devices.begin(), selection.devices.end(),
+                     [&entry](const SelectedDevice& one) { return one.key == entry.key; });
+    for (const IpAddress& address : AddressesOf(*entry.device)) {
+      if (selected != selection.devices.end() && Contains(selected->addresses, address)) continue;
+      RetirePort(*entry.device, address);
+      entry.gids_changed = true;
+      if (hooks_.on_address_removed) hooks_.on_address_removed(*entry.device, address);
+    }
+  }
+}
+
+void SoftDevices::RetirePort(SoftDevice& device, const IpAddress& address) {
+  SoftPort* const port = device.RemovePort(address);
+  mads_->RemovePort(&port->udp());
+  leaving_.push_back(address);
+  hooks_.deactivate(*port, [this, &device, port, address] {
+    device.ForgetPort(port);
+    leaving_.erase(std::find(leaving_.begin(), leaving_.end(), address));
+    // It may have come back while its old socket was in the way.
+    monitor_.LookIn(0);
+  });
+}
+
+// The interface's state and MTU, and word of all that has changed.
+void SoftDevices::Update(Entry& entry) {
+  SoftDevice& device = *entry.device;
+  const bool was_active = device.QueryPort().active;
+  device.SetLink(LinkOf(*FindByIndex(interfaces_, entry.key.interface_index)));
+  const bool active = device.QueryPort().active;
+  if (was_active && !active) Tell(device, device::AsyncEventType::kPortErr);
+  if (std::exchange(entry.gids_changed, false)) Tell(device, device::AsyncEventType::kGidChange);
+  if (!was_active && active) Tell(device, device::AsyncEventType::kPortActive);
+}
+
+void SoftDevices::Tell(SoftDevice& device, device::AsyncEventType event) {
+  if (observer_.on_event) observer_.on_event(device, event);
+}
+
+void SoftDevices::AddDevice(const SelectedDevice& selected) {
+  const NetInterface& interface = *selected.interface;
+  // What a name alone cannot tell: why nothing came of it.
+  if (!interface.up && !selected.by_address) {
+    if (selected.by_name)
+      AddProblem(interface.name, "skipped: the interface is down; taken when it is up");
+    return;
+  }
+  if (selected.addresses.empty()) {
+    if (selected.by_name)
+      AddProblem(interface.name, "skipped: the interface has no address; taken when it has one");
+    return;
+  }
   if (!PathMtuOf(interface.mtu_bytes).has_value()) {
     return AddProblem(
         interface.name,
@@ -141,32 +201,72 @@ void SoftDevices::AddDevice(const Wanted& wanted) {
                      device::MtuBytes(device::Mtu::k256) + kLinkOverheadBytes));
   }
   SoftDeviceInfo info;
-  info.name = absl::StrCat("soft", devices_.size());
-  info.netdev = interface.name;
-  info.mtu_bytes = interface.mtu_bytes;
-  info.active = interface.running;
-  info.node_guid = MakeNodeGuid(interface.mac, wanted.addresses.front());
-  auto device = std::make_unique<SoftDevice>(context_, info);
-  for (const IpAddress& address : wanted.addresses) {
-    auto udp = UdpPort::Open(address, config_.udp_port, config_.socket);
-    const absl::Status status = udp.ok() ? device->AddPort(*std::move(udp)) : udp.status();
-    if (!status.ok()) {
-      AddProblem(address.ToString(), absl::StrCat(std::string(status.message()), "; skipped"));
-    }
+  info.name = FreeName();
+  info.link = LinkOf(interface);
+  info.node_guid = MakeNodeGuid(interface.mac, selected.addresses.front());
+  Entry entry{selected.key, std::make_unique<SoftDevice>(context_, info)};
+  AddAddresses(entry, selected.addresses);
+  if (entry.device->ports().empty()) return;
+  entry.gids_changed = false;
+  SoftDevice& device = *entry.device;
+  entries_.push_back(std::move(entry));
+  if (observer_.on_added) observer_.on_added(device);
+}
+
+void SoftDevices::AddAddresses(Entry& entry, const std::vector<IpAddress>& addresses) {
+  const std::vector<IpAddress> present = AddressesOf(*entry.device);
+  for (const IpAddress& address : addresses) {
+    if (!Contains(present, address)) AddAddress(*entry.device, address);
   }
-  if (device->ports().empty()) return;
-  for (const auto& port : device->ports()) mads_->AddPort(&port->udp());
-  devices_.push_back(std::move(device));
+  entry.gids_changed |= entry.device->ports().size() != present.size();
+}
+
+void SoftDevices::AddAddress(SoftDevice& device, const IpAddress& address) {
+  if (Contains(leaving_, address)) return;  // the engine's answer leads here again
+  auto udp = UdpPort::Open(address, config_.udp_port, config_.socket);
+  const absl::Status status = udp.ok() ? device.AddPort(*std::move(udp)) : udp.status();
+  if (!status.ok()) {
+    AddProblem(address.ToString(), absl::StrCat(std::string(status.message()),
+                                                "; skipped, and tried again from time to time"));
+    return monitor_.LookIn(kRetryNs);
+  }
+  SoftPort& port = *device.ports().back();
+  mads_->AddPort(&port.udp());
+  if (live_) hooks_.activate(port, [] {});
 }
 
 void SoftDevices::AddProblem(const std::string& what, const std::string& why) {
   problems_.push_back({what, why});
 }
 
+SoftDevices::Entry* SoftDevices::Find(const SoftDeviceKey& key) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&key](const Entry& entry) { return entry.key == key; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+std::string SoftDevices::FreeName() const {
+  for (size_t number = 0;; ++number) {
+    std::string name = absl::StrCat("soft", number);
+    if (std::none_of(entries_.begin(), entries_.end(),
+                     [&name](const Entry& entry) { return entry.device->name() == name; })) {
+      return name;
+    }
+  }
+}
+
+// ---- what there is
+
+std::vector<SoftDevice*> SoftDevices::devices() const {
+  std::vector<SoftDevice*> all;
+  for (const Entry& entry : entries_) all.push_back(entry.device.get());
+  return all;
+}
+
 std::vector<device::EngineObject*> SoftDevices::ports() const {
   std::vector<device::EngineObject*> all;
-  for (const auto& device : devices_) {
-    for (const auto& port : device->ports()) all.push_back(port.get());
+  for (const Entry& entry : entries_) {
+    for (const auto& port : entry.device->ports()) all.push_back(port.get());
   }
   return all;
 }
@@ -179,9 +279,9 @@ std::vector<device::CounterValue> SoftDevices::SharedCounters() const {
 }
 
 device::Device* SoftDevices::FindByAddress(const IpAddress& address) const {
-  for (const auto& device : devices_) {
-    for (const auto& port : device->ports()) {
-      if (port->udp().local() == address) return device.get();
+  for (const Entry& entry : entries_) {
+    for (const auto& port : entry.device->ports()) {
+      if (port->udp().local() == address) return entry.device.get();
     }
   }
   return nullptr;
@@ -189,8 +289,9 @@ device::Device* SoftDevices::FindByAddress(const IpAddress& address) const {
 
 std::vector<IpAddress> SoftDevices::Addresses() const {
   std::vector<IpAddress> all;
-  for (const auto& device : devices_) {
-    for (const auto& port : device->ports()) all.push_back(port->udp().local());
+  for (const Entry& entry : entries_) {
+    const std::vector<IpAddress> own = AddressesOf(*entry.device);
+    all.insert(all.end(), own.begin(), own.end());
   }
   return all;
 }

@@ -1,24 +1,38 @@
-// Makes the soft devices of a host from its interfaces and a little configuration, and finds them
-// by address.
+// The soft devices of a host: makes them from its interfaces and a little configuration, follows
+// the network, and finds devices by address.
 //
-// One device per interface, with all its addresses as GIDs; loopback addresses get a device each,
-// so that two daemons can share a host on 127.0.0.2 and 127.0.0.3. An address that cannot be used
-// is no reason to fail: the others come up, and the reason is kept as text.
+// One device per interface, with all its addresses as GIDs; loopback addresses get a device each
+// (soft_selection.h). An address that cannot be used is no reason to fail: the others come up, the
+// reason is kept as text, and it is tried again.
+//
+// Following the network has one way: the whole state is read, and what differs from the devices
+// there are is changed. So it does not matter what hints were lost or came twice.
+//   an address comes   its port is opened and activated, its GID listed
+//   an address goes    its GID goes, and its port once the engine has let go of it. QPs that send
+//                      from there get no answer any more and run out of retries, as on an HCA
+//   link, MTU          the device's port; new connections get the new MTU
+//   an interface goes  the device is removed: its QPs are moved to error. If the interface comes
+//                      back, it is a new device
+// A device stays as long as its interface, also without addresses.
 //
 // Thread: control. Owner: the daemon. The data path, the MAD side and the allocator outlive it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/base/ip_address.h"
+#include "daemon/device/device_source.h"
 #include "daemon/device/soft/cm/device_directory.h"
 #include "daemon/device/soft/net_config.h"
+#include "daemon/device/soft/net_monitor.h"
 #include "daemon/device/soft/soft_device.h"
 #include "daemon/device/soft/soft_mad_io.h"
+#include "daemon/device/soft/soft_selection.h"
 #include "daemon/device/soft/udp_socket.h"
 #include "daemon/wire/packet.h"
 
@@ -33,30 +47,54 @@ struct SoftDevicesConfig {
   UdpSocketOptions socket;
 };
 
-// Why something that was wanted is not there.
-struct SoftDeviceProblem {
-  std::string what;  // address or interface
-  std::string why;   // one line, with what to do
+// Who the devices need and tell. The first three must be there.
+struct SoftDevicesHooks {
+  using OnEngine = std::function<void(device::EngineObject& object, std::function<void()> done)>;
+
+  std::function<absl::StatusOr<std::vector<NetInterface>>()> read_interfaces = ReadInterfaces;
+  // Have the engine activate or deactivate an object, in the order of the calls, and call `done`
+  // with its answer.
+  OnEngine activate;
+  OnEngine deactivate;
+  // For the connection manager, which hears before anybody else. An address went while its device
+  // stays; a device went, with all its addresses.
+  std::function<void(SoftDevice& device, const IpAddress& address)> on_address_removed;
+  std::function<void(SoftDevice& device)> on_device_removed;
+  // Something is missing that was not missing before. Not of what is missing at the start.
+  std::function<void(const SoftDeviceProblem& problem)> on_problem;
 };
 
-class SoftDevices final : public DeviceDirectory {
+class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
  public:
-  // `interfaces` is what ReadInterfaces() returned. Ports are opened here, but live only once the
-  // engine has activated ports(). Never fails as a whole; problems() tells what is missing,
-  // devices() may be empty.
-  static std::unique_ptr<SoftDevices> Create(const SoftDevicesConfig& config,
-                                             std::vector<NetInterface> interfaces,
-                                             const SoftDeviceContext& context, SoftMadIo* mads);
-  // After the engine has deactivated all ports and objects.
+  // How long until an address is tried again that could not be used.
+  static constexpr int64_t kRetryNs = 5'000'000'000;
+
+  // Reads the network and opens ports, which are live only once the engine has activated ports();
+  // later ones are activated by the hook. problems() tells what is missing, devices() may be empty.
+  // Errors: the kernel's, without which nothing works (no netlink, no descriptors).
+  static absl::StatusOr<std::unique_ptr<SoftDevices>> Create(const SoftDevicesConfig& config,
+                                                             const SoftDeviceContext& context,
+                                                             SoftMadIo* mads,
+                                                             SoftDevicesHooks hooks);
+  // After the engine has deactivated all ports and objects, and answered.
   ~SoftDevices() override;
 
-  [[nodiscard]] const std::vector<std::unique_ptr<SoftDevice>>& devices() const noexcept {
-    return devices_;
-  }
+  // device::DeviceSource. Poll() is not to be called before ports() were activated.
+  void SetObserver(Observer observer) override { observer_ = std::move(observer); }
+  int poll_fd() const noexcept override { return monitor_.fd(); }
+  void Poll() override;
+
+  // What Poll() does when it is time: reads the network and applies what is new. Errors: the
+  // kernel's; then nothing has changed.
+  absl::Status Look();
+
+  // Those that are there now.
+  [[nodiscard]] std::vector<SoftDevice*> devices() const;
   [[nodiscard]] const std::vector<SoftDeviceProblem>& problems() const noexcept {
     return problems_;
   }
-  // Every port of every device, for the engine to activate and deactivate.
+  // Every port of every device, for the engine to activate at the start and to deactivate at the
+  // end. Not those that it was asked to deactivate already.
   [[nodiscard]] std::vector<device::EngineObject*> ports() const;
   // What the devices share: transport and QP 1.
   [[nodiscard]] std::vector<device::CounterValue> SharedCounters() const;
@@ -70,18 +108,42 @@ class SoftDevices final : public DeviceDirectory {
   absl::StatusOr<IpAddress> SourceAddressFor(const IpAddress& peer) const override;
 
  private:
-  struct Wanted;
+  class FlushQps;
+  struct Entry {
+    SoftDeviceKey key;
+    std::unique_ptr<SoftDevice> device;
+    bool gids_changed = false;  // in this look
+  };
 
-  SoftDevices(const SoftDevicesConfig& config, std::vector<NetInterface> interfaces,
-              const SoftDeviceContext& context, SoftMadIo* mads);
-  void AddDevice(const Wanted& wanted);
+  SoftDevices(const SoftDevicesConfig& config, const SoftDeviceContext& context, SoftMadIo* mads,
+              SoftDevicesHooks hooks, NetMonitor monitor);
+
+  void Apply(const SoftSelection& selection);
+  void RemoveDevicesThatWent();
+  void RemoveDevice(Entry entry);
+  void RemoveAddressesThatWent(const SoftSelection& selection);
+  void Update(Entry& entry);
+  void AddDevice(const SelectedDevice& selected);
+  void AddAddresses(Entry& entry, const std::vector<IpAddress>& addresses);
+  void AddAddress(SoftDevice& device, const IpAddress& address);
+  void RetirePort(SoftDevice& device, const IpAddress& address);
   void AddProblem(const std::string& what, const std::string& why);
+  void Tell(SoftDevice& device, device::AsyncEventType event);
+  [[nodiscard]] Entry* Find(const SoftDeviceKey& key);
+  [[nodiscard]] std::string FreeName() const;
 
   const SoftDevicesConfig config_;
-  const std::vector<NetInterface> interfaces_;
   const SoftDeviceContext context_;
   SoftMadIo* const mads_;
-  std::vector<std::unique_ptr<SoftDevice>> devices_;
+  const SoftDevicesHooks hooks_;
+  NetMonitor monitor_;
+  Observer observer_;
+  bool live_ = false;  // the ports there are were activated
+  std::vector<NetInterface> interfaces_;
+  std::vector<Entry> entries_;
+  // Connections and sessions may still hold a pointer.
+  std::vector<std::unique_ptr<SoftDevice>> removed_;
+  std::vector<IpAddress> leaving_;  // their sockets are open until the engine has answered
   std::vector<SoftDeviceProblem> problems_;
 };
 

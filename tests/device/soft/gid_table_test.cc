@@ -32,6 +32,48 @@ TEST(GidTable, FreedIndexIsUsedAgain) {
   EXPECT_EQ(table.Add(Source(9)), 0u);
 }
 
+TEST(GidTable, AnAddressThatComesBackGetsItsIndexBack) {
+  GidTable table;
+  table.Add(Source(1));
+  table.Add(Source(2));
+  table.Remove(0);
+  table.Remove(1);
+  EXPECT_EQ(table.Add(Source(2, device::Mtu::k4096)), 1u);
+  EXPECT_EQ(table.Add(Source(1)), 0u);
+}
+
+TEST(GidTable, AnIndexInUseIsNotGivenToAnotherAddress) {
+  GidTable table;
+  table.Add(Source(1));
+  {
+    GidUse use(table);
+    SourceAddress out;
+    ASSERT_TRUE(use.Take(0, &out));
+    EXPECT_EQ(out.address, Source(1).address);
+    table.Remove(0);
+    EXPECT_EQ(table.Add(Source(9)), 1u);
+    EXPECT_EQ(table.Add(Source(1)), 0u) << "its own address may have it";
+    table.Remove(0);
+  }
+  EXPECT_EQ(table.Add(Source(8)), 0u);
+}
+
+TEST(GidTable, AUserUsesOneIndexAtATime) {
+  GidTable table;
+  table.Add(Source(1));
+  table.Add(Source(2));
+  GidUse use(table);
+  SourceAddress out;
+  ASSERT_TRUE(use.Take(0, &out));
+  ASSERT_TRUE(use.Take(1, &out));
+  EXPECT_FALSE(use.Take(7, &out));
+  EXPECT_FALSE(use.Take(GidTable::kCapacity, &out));
+  table.Remove(0);
+  table.Remove(1);
+  EXPECT_EQ(table.Add(Source(9)), 0u);
+  EXPECT_EQ(table.Add(Source(8)), 2u) << "1 is still in use";
+}
+
 TEST(GidTable, UpdateChangesTheMtuInPlace) {
   GidTable table;
   table.Add(Source(1));

@@ -311,8 +311,10 @@ TEST_F(SoftDeviceTest, ObjectsMayOutliveTheDevice) {
     port->Deactivate(testing::MonotonicNow());
   SoftDevicesConfig nothing;
   nothing.only = {"192.0.2.9"};
-  host.devices = SoftDevices::Create(
-      nothing, {}, {host.path.get(), &host.qpns, 0, testing::MonotonicNow}, host.mads.get());
+  host.devices =
+      SoftDevices::Create(nothing, {host.path.get(), &host.qpns, 0, testing::MonotonicNow},
+                          host.mads.get(), testing::EngineOfThisThread())
+          .value();
   qp->reset();
   objects.cq.reset();
   objects.pd.reset();

@@ -32,6 +32,19 @@ device::TimeNs MonotonicNow() {
   return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
 
+SoftDevicesHooks EngineOfThisThread() {
+  SoftDevicesHooks hooks;
+  hooks.activate = [](device::EngineObject& object, const std::function<void()>& done) {
+    object.Activate(MonotonicNow());
+    done();
+  };
+  hooks.deactivate = [](device::EngineObject& object, const std::function<void()>& done) {
+    object.Deactivate(MonotonicNow());
+    done();
+  };
+  return hooks;
+}
+
 SoftHost::SoftHost(const std::vector<std::string>& only, uint16_t udp_port, bool local_path)
     : mads(Must(SoftMadIo::Create())), qpns(1) {
   TransportConfig transport;
@@ -40,8 +53,8 @@ SoftHost::SoftHost(const std::vector<std::string>& only, uint16_t udp_port, bool
   SoftDevicesConfig config;
   config.only = only;
   config.udp_port = udp_port;
-  devices = SoftDevices::Create(config, Must(ReadInterfaces()),
-                                {path.get(), &qpns, 0, MonotonicNow}, mads.get());
+  devices = Must(SoftDevices::Create(config, {path.get(), &qpns, 0, MonotonicNow}, mads.get(),
+                                     EngineOfThisThread()));
   for (const SoftDeviceProblem& problem : devices->problems()) {
     std::fprintf(stderr, "%s: %s\n", problem.what.c_str(), problem.why.c_str());
   }

@@ -19,6 +19,9 @@ namespace rdmad::soft::testing {
 
 device::TimeNs MonotonicNow();
 
+// An engine that does at once, and answers at once, what it is asked.
+SoftDevicesHooks EngineOfThisThread();
+
 class WcRecorder : public device::CompletionSink {
  public:
   void OnCompletion(const device::Wc& wc) noexcept override { all.push_back(wc); }
