@@ -124,6 +124,9 @@ soft::SoftDevicesHooks Stack::SoftHooks(bool automatic) {
   hooks.on_device_removed = [this](soft::SoftDevice& device) {
     soft_manager_->OnDeviceRemoved(&device);
   };
+  hooks.on_address_changed = [this](const IpAddress& address) {
+    soft_manager_->OnAddressChanged(address);
+  };
   hooks.on_problem = [](const soft::SoftDeviceProblem& problem) {
     control::Log("device").warn("not usable kind=soft what={} why=\"{}\"", problem.what,
                                 problem.why);

@@ -11,6 +11,7 @@
 #include "daemon/device/soft/qp_table.h"
 #include "daemon/device/soft/soft_qp.h"
 #include "daemon/device/soft/transport_counters.h"
+#include "daemon/device/soft/transport_qp.h"
 
 namespace rdmad::soft {
 namespace {
@@ -46,7 +47,8 @@ class SoftDevices::FlushQps final : public device::EngineObject {
       : transport_(transport), qpns_(std::move(qpns)) {}
   void Activate(device::TimeNs now) noexcept override {
     for (const uint32_t qpn : qpns_) {
-      if (SoftQp* const qp = transport_.qps().Find(qpn)) qp->EnterError(now);
+      const TransportQp* const qp = transport_.qps().Find(qpn);
+      if (qp != nullptr && qp->connected() != nullptr) qp->connected()->EnterError(now);
     }
   }
   void Deactivate(device::TimeNs) noexcept override {}
@@ -115,6 +117,9 @@ void SoftDevices::Apply(const SoftSelection& selection) {
       AddDevice(selected);
     }
   }
+  for (const IpAddress& address : std::exchange(changed_, {})) {
+    if (live_ && hooks_.on_address_changed) hooks_.on_address_changed(address);
+  }
   for (Entry& entry : entries_) Update(entry);
 }
 
@@ -149,7 +154,7 @@ void SoftDevices::RemoveAddressesThatWent(const SoftSelection& selection) {
       if (selected != selection.devices.end() && Contains(selected->addresses, address)) continue;
       RetirePort(*entry.device, address);
       entry.gids_changed = true;
-      if (hooks_.on_address_removed) hooks_.on_address_removed(*entry.device, address);
+      changed_.push_back(address);
     }
   }
 }
@@ -232,6 +237,7 @@ void SoftDevices::AddAddress(SoftDevice& device, const IpAddress& address) {
   }
   SoftPort& port = *device.ports().back();
   mads_->AddPort(&port.udp());
+  changed_.push_back(address);
   if (live_) hooks_.activate(port, [] {});
 }
 

@@ -56,10 +56,10 @@ struct SoftDevicesHooks {
   // with its answer.
   OnEngine activate;
   OnEngine deactivate;
-  // For the connection manager, which hears before anybody else. An address went while its device
-  // stays; a device went, with all its addresses.
-  std::function<void(SoftDevice& device, const IpAddress& address)> on_address_removed;
+  // For the connection manager: a device has gone, with all its addresses; an address has come, or
+  // has gone while its device stays. The directory knows already.
   std::function<void(SoftDevice& device)> on_device_removed;
+  std::function<void(const IpAddress& address)> on_address_changed;
   // Something is missing that was not missing before. Not of what is missing at the start.
   std::function<void(const SoftDeviceProblem& problem)> on_problem;
 };
@@ -143,6 +143,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   std::vector<Entry> entries_;
   // Connections and sessions may still hold a pointer.
   std::vector<std::unique_ptr<SoftDevice>> removed_;
+  std::vector<IpAddress> changed_;  // in this look
   std::vector<IpAddress> leaving_;  // their sockets are open until the engine has answered
   std::vector<SoftDeviceProblem> problems_;
 };

@@ -65,9 +65,9 @@ class SoftDevicesLiveTest : public ::testing::Test, private device::AsyncSink {
       commands_.push_back([&object] { object.Deactivate(1); });
       answers_.push_back(std::move(done));
     };
-    hooks.on_address_removed = [this](SoftDevice& device, const IpAddress& address) {
-      EXPECT_EQ(devices_->FindByAddress(address), nullptr);
-      Note("cm " + device.name() + " -" + Last(address));
+    hooks.on_address_changed = [this](const IpAddress& address) {
+      Note(std::string("cm ") + (devices_->FindByAddress(address) == nullptr ? "-" : "+") +
+           Last(address));
     };
     hooks.on_device_removed = [this](SoftDevice& device) { Note("cm -" + device.name()); };
     hooks.on_problem = [this](const SoftDeviceProblem& problem) { Note("? " + problem.what); };
@@ -143,7 +143,7 @@ TEST_F(SoftDevicesLiveTest, ALookAtTheSameNetworkChangesNothing) {
 TEST_F(SoftDevicesLiveTest, AnAddressThatComesIsAGidWithALivePort) {
   Start({Interface(2, "eth0", {1})});
   network_ = {Interface(2, "eth0", {1, 2})};
-  EXPECT_EQ(Look(), "soft0 gids");
+  EXPECT_EQ(Look(), "cm +2, soft0 gids");
   EXPECT_EQ(Gids(device()), "0:1 1:2");
   EXPECT_EQ(commands_.size(), 1u) << "the engine is asked to take the port";
   EXPECT_EQ(devices_->FindByAddress(Address(2)), &device());
@@ -152,7 +152,7 @@ TEST_F(SoftDevicesLiveTest, AnAddressThatComesIsAGidWithALivePort) {
 TEST_F(SoftDevicesLiveTest, AnAddressThatGoesTakesItsGidAtOnceAndItsPortWhenTheEngineHasAnswered) {
   Start({Interface(2, "eth0", {1, 2, 3})});
   network_ = {Interface(2, "eth0", {1, 3})};
-  EXPECT_EQ(Look(), "cm soft0 -2, soft0 gids");
+  EXPECT_EQ(Look(), "cm -2, soft0 gids");
   EXPECT_EQ(Gids(device()), "0:1 2:3");
   EXPECT_EQ(devices_->ports().size(), 2u);
   EXPECT_FALSE(UdpPort::Open(Address(2), TestPort()).ok()) << "its socket is still open";
@@ -176,9 +176,9 @@ TEST_F(SoftDevicesLiveTest, AnAddressThatComesBackBeforeTheEngineHasAnsweredIsTa
 TEST_F(SoftDevicesLiveTest, AnAddressMayMoveToAnotherInterface) {
   Start({Interface(2, "eth0", {1, 2}), Interface(3, "eth1", {3})});
   network_ = {Interface(2, "eth0", {1}), Interface(3, "eth1", {2, 3})};
-  EXPECT_EQ(Look(), "cm soft0 -2, soft0 gids");
+  EXPECT_EQ(Look(), "cm -2, soft0 gids");
   RunEngine();
-  EXPECT_EQ(Look(), "soft1 gids");
+  EXPECT_EQ(Look(), "cm +2, soft1 gids");
   EXPECT_EQ(devices_->FindByAddress(Address(2)), &device(1));
 }
 
@@ -186,11 +186,11 @@ TEST_F(SoftDevicesLiveTest, ADeviceWithoutAddressesStays) {
   Start({Interface(2, "eth0", {1})});
   SoftDevice* const before = &device();
   network_ = {Interface(2, "eth0", {})};
-  EXPECT_EQ(Look(), "cm soft0 -1, soft0 gids");
+  EXPECT_EQ(Look(), "cm -1, soft0 gids");
   RunEngine();
   ASSERT_EQ(devices_->devices().size(), 1u);
   network_ = {Interface(2, "eth0", {7})};
-  EXPECT_EQ(Look(), "soft0 gids");
+  EXPECT_EQ(Look(), "cm +7, soft0 gids");
   EXPECT_EQ(&device(), before);
 }
 
@@ -242,7 +242,7 @@ TEST_F(SoftDevicesLiveTest, AnInterfaceThatGoesTakesItsDevice) {
   EXPECT_TRUE(UdpPort::Open(Address(1), TestPort()).ok());
   // What comes back, under whatever index, is a new device; a free name may come back, too.
   network_.push_back(Interface(9, "eth0", {1, 2}));
-  EXPECT_EQ(Look(), "+soft0");
+  EXPECT_EQ(Look(), "+soft0, cm +1, cm +2");
   EXPECT_NE(&device(1), &gone);
 }
 
@@ -282,7 +282,7 @@ TEST_F(SoftDevicesLiveTest, ATakenPortIsTriedAgain) {
   ASSERT_EQ(devices_->problems().size(), 1u);
   EXPECT_NE(devices_->problems()[0].why.find("tried again"), std::string::npos);
   other.reset();
-  EXPECT_EQ(Look(), "soft0 gids");
+  EXPECT_EQ(Look(), "cm +2, soft0 gids");
   EXPECT_EQ(Gids(device()), "0:1 1:2");
   EXPECT_TRUE(devices_->problems().empty());
 }
@@ -294,9 +294,9 @@ TEST_F(SoftDevicesLiveTest, AnInterfaceBecomesADeviceWhenItIsUpAndHasAnAddress) 
   EXPECT_TRUE(devices_->devices().empty());
   EXPECT_EQ(devices_->problems().size(), 2u);
   network_[0].up = network_[0].running = true;
-  EXPECT_EQ(Look(), "+soft0");
+  EXPECT_EQ(Look(), "+soft0, cm +1");
   network_[1] = Interface(3, "eth1", {3});
-  EXPECT_EQ(Look(), "+soft1");
+  EXPECT_EQ(Look(), "+soft1, cm +3");
   EXPECT_TRUE(devices_->problems().empty());
 }
 
