@@ -28,12 +28,14 @@ namespace {
 constexpr int kLogLinesShown = 60;
 
 std::string ListOf(const std::vector<std::string>& items) {
+  if (items.empty()) return "[]\n";
   return absl::StrCat("[\"", absl::StrJoin(items, "\", \""), "\"]\n");
 }
 
 std::string MakeConfig(const DaemonOptions& options) {
   const std::string devices = options.verbs_devices.empty()
-                                  ? absl::StrCat("[soft]\naddresses = ", ListOf(options.addresses))
+                                  ? absl::StrCat("[soft]\naddresses = ", ListOf(options.addresses),
+                                                "interfaces = ", ListOf(options.interfaces))
                                   : absl::StrCat("[soft]\nenabled = false\n[verbs]\ndevices = ",
                                                  ListOf(options.verbs_devices));
   return absl::StrCat("[log]\nlevel = \"", options.log_level, "\"\n[metrics]\naddress = \"",

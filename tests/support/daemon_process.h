@@ -24,8 +24,9 @@ namespace rdmad::testing {
 class NetNamespace;
 
 struct DaemonOptions {
-  // Of the soft device; at least one, unless there are verbs devices.
+  // Of the soft device; at least one of either, unless there are verbs devices.
   std::vector<std::string> addresses = {};
+  std::vector<std::string> interfaces = {};
   // Names of verbs devices, which then are the only ones. Empty: all there are beside the soft ones,
   // which is none on most hosts.
   std::vector<std::string> verbs_devices = {};
