@@ -1,6 +1,8 @@
 // A network that changes while daemons and applications use it (cases 14 and 32): addresses that
 // come and go, links that go down, MTUs, interfaces that are removed and come back.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <memory>
 #include <optional>
@@ -9,9 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/base/ip_address.h"
 #include "daemon/base/unique_fd.h"
-#include "daemon/device/soft/udp_socket.h"
 #include "tests/integration/cm_pair.h"
 #include "tests/integration/counters.h"
 #include "tests/integration/testbed.h"
@@ -344,16 +344,19 @@ TEST_F(LiveNetworkTest, AnInterfaceThatIsRemovedUnderTrafficTakesItsDevice) {
 
 TEST(LiveNetwork, APortThatWasTakenIsServedOnceItIsFree) {
   if (!EnterPrivateNetwork().ok()) GTEST_SKIP() << EnterPrivateNetwork().message();
-  const IpAddress address = IpAddress::FromV4(127, 0, 0, 2);
-  absl::StatusOr<UniqueFd> other = soft::OpenUdpSocket(address, 4791, {});
-  ASSERT_OK(other);
+  UniqueFd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(4791);
+  address.sin_addr.s_addr = htonl(0x7f000002);
+  ASSERT_EQ(::bind(other.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   DaemonProcess daemon({.addresses = {"127.0.0.2"}, .log_level = "info"});
   ASSERT_OK(daemon.Start());
   ASSERT_OK_AND_ASSIGN(Client client, AttachTo(daemon));
   EXPECT_TRUE(client.GetDevices()->empty());
   EXPECT_NE(daemon.Log().find("UDP port 4791 on 127.0.0.2"), std::string::npos);
   EXPECT_NE(daemon.Log().find("ss -aunp"), std::string::npos) << "what to do";
-  other->Reset();
+  other.Reset();
   EXPECT_TRUE(Eventually(absl::Seconds(8), [&] { return client.GetDevices()->size() == 1; }));
 }
 
