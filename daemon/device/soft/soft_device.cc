@@ -358,6 +358,7 @@ absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
 
 absl::StatusOr<std::unique_ptr<device::Srq>> SoftDevice::CreateSrq(device::Pd& pd,
                                                                    const device::SrqInit& init) {
+  RD_RETURN_IF_ERROR(CheckPresent("create_srq"));
   RD_RETURN_IF_ERROR(CheckCount("create_srq", info_, shared_->srqs, attr_.max_srq));
   return SoftSrq::Create(context_.path->transport().core().async, static_cast<SoftPd&>(pd), init,
                          std::make_shared<const Lease>(shared_, &shared_->srqs));
@@ -365,6 +366,7 @@ absl::StatusOr<std::unique_ptr<device::Srq>> SoftDevice::CreateSrq(device::Pd& p
 
 absl::StatusOr<std::unique_ptr<device::Ah>> SoftDevice::CreateAh(device::Pd& pd,
                                                                  const device::AddressVector& av) {
+  RD_RETURN_IF_ERROR(CheckPresent("create_ah"));
   RD_RETURN_IF_ERROR(CheckCount("create_ah", info_, shared_->ahs, attr_.max_ah));
   const auto lease = std::make_shared<const Lease>(shared_, &shared_->ahs);
   return SoftAh::Create(static_cast<SoftPd&>(pd), av,
@@ -375,6 +377,7 @@ absl::StatusOr<std::unique_ptr<device::Ah>> SoftDevice::CreateAh(device::Pd& pd,
 
 absl::StatusOr<std::unique_ptr<device::EngineObject>> SoftDevice::AttachMulticast(
     device::Qp& qp, const IpAddress& group) {
+  RD_RETURN_IF_ERROR(CheckPresent("attach_mcast"));
   if (ports_.empty()) {
     return absl::UnavailableError(
         absl::StrCat("attach_mcast: device ", info_.name, " has no address"));

@@ -12,6 +12,7 @@
 #include "daemon/device/soft/soft_qp.h"
 #include "daemon/device/soft/transport_counters.h"
 #include "daemon/device/soft/transport_qp.h"
+#include "daemon/device/soft/ud_qp.h"
 
 namespace rdmad::soft {
 namespace {
@@ -46,9 +47,18 @@ class SoftDevices::FlushQps final : public device::EngineObject {
   FlushQps(Transport& transport, std::vector<uint32_t> qpns)
       : transport_(transport), qpns_(std::move(qpns)) {}
   void Activate(device::TimeNs now) noexcept override {
+    device::QpAttr to_error;
+    to_error.mask = device::kQpAttrState;
+    to_error.state = device::QpState::kErr;
     for (const uint32_t qpn : qpns_) {
       const TransportQp* const qp = transport_.qps().Find(qpn);
-      if (qp != nullptr && qp->connected() != nullptr) qp->connected()->EnterError(now);
+      if (qp == nullptr) continue;
+      if (qp->connected() != nullptr) {
+        qp->connected()->EnterError(now);
+      } else {
+        // Refused in RESET, where there is nothing to flush.
+        (void)qp->datagram()->Modify(to_error, now);
+      }
     }
   }
   void Deactivate(device::TimeNs) noexcept override {}

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/socket_address.h"
+#include "daemon/device/soft/port_holder.h"
 #include "daemon/base/status_macros.h"
 
 // Newer than some C libraries' headers.
@@ -102,10 +103,7 @@ absl::Status BindError(int error, const IpAddress& local, uint16_t port) {
   const std::string where = absl::StrCat("UDP port ", port, " on ", local.ToString());
   switch (error) {
     case EADDRINUSE:
-      return absl::AlreadyExistsError(absl::StrCat(
-          "something else (the kernel's rxe? another rdmad?) has ", where,
-          "; find it with `ss -aunp 'sport = :", port,
-          "'` (rxe: `rdma link`) and stop it, or leave this address out of the configuration"));
+      return absl::AlreadyExistsError(PortHolderAdvice(where, port));
     case EADDRNOTAVAIL:
       return absl::NotFoundError(
           absl::StrCat("cannot bind ", where, ": no interface of this host has the address"));
