@@ -29,9 +29,11 @@ World::World(const SimOptions& options)
   MakeHosts();
   const int count = 1 + static_cast<int>(random_.Below(3));
   for (int i = 0; i < count; ++i) MakeConnection(i);
+  if (random_.Chance(0.3)) MakeDatagrams();
 }
 
 World::~World() {
+  datagrams_.reset();
   connections_.clear();
 }
 
@@ -123,6 +125,18 @@ void World::MakeConnection(int number) {
   connection->last().SetPeer(connection->first());
   Connect(*connection);
   connections_.push_back(std::move(connection));
+}
+
+void World::MakeDatagrams() {
+  std::vector<Datagrams::Place> places;
+  for (uint32_t i = random_.Between(2, 4); i > 0; --i) {
+    Host& host = *hosts_[random_.Below(2)];
+    places.push_back({host.transport.get(), host.address});
+  }
+  const uint32_t copies = weather_.duplicate > 0 ? 2 : 1;
+  datagrams_ = std::make_unique<Datagrams>(places, next_qpn_, copies, random_.Chance(0.5), random_,
+                                           verdict_, now());
+  next_qpn_ += static_cast<uint32_t>(places.size());
 }
 
 void World::Connect(Connection& connection) {
@@ -218,6 +232,10 @@ void World::LookAfter(Connection& connection) {
 }
 
 void World::Act() {
+  if (datagrams_ != nullptr && random_.Chance(0.4)) {
+    datagrams_->Act(now());
+    return LetTimePass();
+  }
   Connection& connection = *connections_[random_.Below(connections_.size())];
   LookAfter(connection);
   if (connection.connect_at != device::kNever) return LetTimePass();
@@ -311,6 +329,7 @@ void World::Drain() {
     }
   }
   network_->RunUntilQuiet(kSecond);
+  if (datagrams_ != nullptr && !datagrams_->IsDone()) verdict_.Fail("datagrams are not sent");
   for (auto& connection : connections_) {
     if (connection->connect_at == device::kNever && !verdict_.failed()) {
       for (auto& e : connection->ends) {
@@ -380,6 +399,12 @@ SimResult World::Run() {
       result.completions += end->completions();
       result.successes += end->successes();
     }
+  }
+  if (datagrams_ != nullptr) {
+    if (!verdict_.failed()) datagrams_->Close(now());
+    result.completions += datagrams_->completions();
+    result.successes += datagrams_->received();
+    datagrams_.reset();
   }
   if (!verdict_.failed()) CheckBaseline();
   result.packets = network_->tally().sent;

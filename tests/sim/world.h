@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/datagrams.h"
 #include "tests/sim/end.h"
 #include "tests/sim/random.h"
 #include "tests/sim/sim.h"
@@ -48,6 +49,7 @@ class World {
   void MakeWeather();
   void MakeHosts();
   void MakeConnection(int number);
+  void MakeDatagrams();
   Terms RandomTerms();
   void Connect(Connection& connection);
   void FinishConnect(Connection& connection);
@@ -77,6 +79,7 @@ class World {
   bool disturbed_ = false;  // QPs were failed, regions withdrawn, addresses moved
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<std::unique_ptr<Connection>> connections_;
+  std::unique_ptr<Datagrams> datagrams_;  // in some worlds
   uint32_t next_qpn_ = 0x10;
   uint64_t connects_ = 0;
 };
