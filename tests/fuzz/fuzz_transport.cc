@@ -78,8 +78,9 @@ struct World {
   soft::TimeNs now = 1'000'000'000;
   const IpAddress own = IpAddress::FromV4(10, 0, 0, 1);
   const IpAddress peer = IpAddress::FromV4(10, 0, 0, 2);
-  Discard sink;
-  soft::Transport transport{&sink, &sink};
+  // Made once: its tables are large, and empty again after each input.
+  static inline Discard sink;
+  static inline soft::Transport transport{&sink, &sink};
   std::vector<std::unique_ptr<LiveQp>> qps;
 };
 

@@ -62,10 +62,11 @@ class Ring {
 void FuzzWorkQueue(std::span<const uint8_t> bytes) {
   Input input(bytes);
   const IpAddress address = IpAddress::FromV4(10, 0, 0, 1);
-  Discard sink;
+  // Made once: its tables are large, and empty again after each input.
+  static Discard sink;
+  static soft::Transport transport(&sink, &sink);
   Ring sends;  // inline data stays in the ring, so that outlives the QP
   Ring receives;
-  soft::Transport transport(&sink, &sink);
   transport.AddLocalAddress(address);
   LiveQp a(transport, sink, address, 0x11);
   LiveQp b(transport, sink, address, 0x12);

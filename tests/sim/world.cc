@@ -61,7 +61,13 @@ void World::MakeWeather() {
       weather_.loss + weather_.corrupt > 0.02 || weather_.reorder > 0.05 || slow || partitions_;
   network_ = std::make_unique<soft::FakeNetwork>(weather_);
   network_->keep_record = false;
-  network_->drop_if = [this](const soft::FakeNetwork::Sent&) { return partitioned_; };
+  network_->drop_if = [this](const soft::FakeNetwork::Sent& packet) {
+    verdict_.Trace(packet.time, "   packet to qpn ", packet.fields.dest_qpn.value(), " opcode ",
+                   static_cast<int>(packet.fields.opcode), " psn ", packet.fields.psn.value(),
+                   " syndrome ", static_cast<int>(packet.fields.aeth.syndrome), " bytes ",
+                   packet.payload_bytes);
+    return partitioned_;
+  };
 }
 
 void World::MakeHosts() {
@@ -169,7 +175,7 @@ void World::Disturb(Connection& connection) {
   End& end = random_.Chance(0.5) ? connection.first() : connection.last();
   disturbed_ = true;
   const uint32_t kind = random_.Below(6);
-  verdict_.Trace(now(), " disturb ", end.name(), " kind ", kind);
+  verdict_.Trace(now(), " disturb ", end.name(), " kind ", kind, " at home ", hosts_[0]->at_home);
   switch (kind) {
     case 0:
       end.Fail(now());
