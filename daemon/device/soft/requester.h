@@ -55,7 +55,7 @@ class Requester {
   void OnResponse(const wire::PacketView& packet, TimeNs now) noexcept;
   void OnTimer(TimeNs now) noexcept;
   // The peer on the same transport has posted a receive that this QP waits for.
-  void EndRnrWait() noexcept;
+  void CutRnrWaitShort() noexcept;
   // Raises kSqDrained if the state is kSqd and nothing is in flight; once per drain.
   void CheckDrained() noexcept;
   void StartDrain() noexcept { drain_reported_ = false; }
@@ -115,6 +115,7 @@ class Requester {
   void OnNak(uint8_t code, bool progress, TimeNs now) noexcept;
   device::WcStatus PlaceResponse(const wire::PacketView& packet) noexcept;
   void OnProgress(uint64_t old_acked_cost, TimeNs now) noexcept;
+  void EndRnrWait() noexcept;
   void OnGap(TimeNs now) noexcept;
   void NoteLoss() noexcept;
   void GoBack(TimeNs now) noexcept;

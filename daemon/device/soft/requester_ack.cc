@@ -167,6 +167,14 @@ void Requester::EndRnrWait() noexcept {
   qp_.Wake();
 }
 
+// By way of the timer, which knows the time: packets may be in flight, and their clocks start anew.
+void Requester::CutRnrWaitShort() noexcept {
+  constexpr TimeNs kLongAgo = -1;
+  if (rnr_until_ == 0) return;
+  rnr_until_ = kLongAgo;
+  qp_.core.timers.Arm(qp_.timer, kLongAgo);
+}
+
 void Requester::OnReadResponse(const wire::PacketView& packet, TimeNs now) noexcept {
   const Psn old_una = una_;
   const uint64_t old_cost = acked_cost_;

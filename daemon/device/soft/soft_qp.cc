@@ -116,7 +116,7 @@ void SoftQp::OnReceivePosted() noexcept {
   if (!responder_.TakeLocalSenderWaits()) return;
   SoftQp* const sender = context_.core.qps.FindConnected(context_.attr.dest_qpn);
   if (sender != nullptr && sender->requester_.local().FindPeer() == this) {
-    sender->requester_.EndRnrWait();
+    sender->requester_.CutRnrWaitShort();
   }
 }
 
