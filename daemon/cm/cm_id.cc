@@ -17,7 +17,6 @@ using device::CmEventType;
 
 constexpr uint32_t kOptionLevelId = 0;     // RDMA_OPTION_ID
 constexpr uint8_t kMaxDepth = 0xff;        // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
-constexpr uint32_t kUdpQkey = 0x01234567;  // RDMA_UDP_QKEY
 constexpr uint32_t kSendOnlyFlag = 1;      // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
@@ -145,7 +144,7 @@ void CmId::SetQp(device::Qp* qp, device::QpType type, engine::EngineProxy* engin
   driver_.Bind(qp, engine);
   qp_type_ = type;
   if (type == device::QpType::kUd) {
-    driver_.MoveDatagramQpToRts(kUdpQkey, std::move(done));
+    driver_.MoveDatagramQpToRts(device::kUdpQkey, std::move(done));
   } else {
     driver_.MoveToInit(std::move(done));
   }

@@ -25,6 +25,9 @@ namespace rdmad::device {
 
 enum class PortSpace : uint16_t { kTcp = 0x0106, kUdp = 0x0111, kIb = 0x013f };  // rdma_port_space
 
+// RDMA_UDP_QKEY: of every datagram QP and group of the UDP port space whose owner names no other.
+inline constexpr uint32_t kUdpQkey = 0x01234567;
+
 enum class CmEventType : uint32_t {  // rdma_cm_event_type
   kAddrResolved = 0,
   kAddrError = 1,

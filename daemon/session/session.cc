@@ -225,34 +225,4 @@ void Session::GetSession(const v1::GetSessionRequest&, v1::GetSessionReply* repl
   done(absl::OkStatus());
 }
 
-v1::ObjectCounts Session::Counts() const {
-  v1::ObjectCounts counts;
-  counts.set_pds(pds_.count());
-  counts.set_regions(regions_.count());
-  counts.set_pools(pools_.count());
-  counts.set_pool_bytes(quota_.in_use(Resource::kPoolBytes));
-  counts.set_completion_channels(channels_.count());
-  counts.set_cqs(cqs_.count());
-  counts.set_qps(qps_.count());
-  counts.set_srqs(srqs_.count());
-  counts.set_ahs(ahs_.count());
-  counts.set_mws(mws_.count());
-  counts.set_multicasts(multicasts_.count());
-  counts.set_event_channels(event_channels_.count());
-  counts.set_cm_ids(cm_ids_.count());
-  counts.set_arena_bytes(arenas_.reserved_bytes());
-  return counts;
-}
-
-engine::SessionCounters Session::Counters() const {
-  return port_ != nullptr ? port_->Counters() : engine::SessionCounters();
-}
-
-void Session::AddQpsByDevice(std::vector<uint32_t>* counts) const {
-  qps_.ForEach([counts](Handle, const QpObject& qp) {
-    if (qp.device_index >= counts->size()) counts->resize(qp.device_index + 1);
-    ++(*counts)[qp.device_index];
-  });
-}
-
 }  // namespace rdmad::session

@@ -211,17 +211,4 @@ void Session::RetireRegion(Handle handle, std::function<void()> on_gone) {
   Deactivate({region->mr.get()}, [this, handle] { Bury(regions_, handle); });
 }
 
-void Session::AddPools(v1::ListPoolsReply* reply) const {
-  pools_.ForEach([this, reply](Handle handle, const PoolObject& object) {
-    if (object.phase != Phase::kLive || !object.pool) return;
-    v1::PoolStatus* status = reply->add_pools();
-    status->set_session_id(identity_.id);
-    status->set_pool(handle);
-    status->set_name(object.pool->name());
-    status->set_size_bytes(object.pool->size_bytes());
-    status->set_page_bytes(object.pool->page_bytes());
-    status->set_regions(static_cast<uint32_t>(object.users.count()));
-  });
-}
-
 }  // namespace rdmad::session

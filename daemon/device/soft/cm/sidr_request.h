@@ -12,9 +12,6 @@
 
 namespace rdmad::soft {
 
-// The QKey of the UDP port space, RDMA_UDP_QKEY: of every QP and group whose owner names no other.
-inline constexpr uint32_t kUdpQkey = 0x01234567;
-
 // The question of `local` for the QP of `peer`; `private_data` is at most wire::kSidrReqAppBytes.
 [[nodiscard]] wire::CmSidrReq MakeSidrReq(const SidrFacts& facts,
                                           std::span<const uint8_t> private_data,

@@ -69,7 +69,7 @@ absl::Status SoftCmEndpoint::JoinMulticast(const SocketAddress& group, uint32_t 
   memberships_.push_back({ip, cookie, false});
   device::CmEvent event = MakeCmEvent(device::CmEventType::kMulticastJoin);
   event.param.qpn = wire::kMulticastQpn.value();
-  event.param.qkey = kUdpQkey;
+  event.param.qkey = device::kUdpQkey;
   event.path_mtu = device_->QueryPort().active_mtu;
   event.av.dest = ip;
   event.av.sgid_index = SgidIndexOf(*device_, local_.ip);

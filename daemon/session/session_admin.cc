@@ -1,0 +1,102 @@
+// What operators see of a session.
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "daemon/session/convert.h"
+#include "daemon/session/session.h"
+
+namespace rdmad::session {
+
+v1::ObjectCounts Session::Counts() const {
+  v1::ObjectCounts counts;
+  counts.set_pds(pds_.count());
+  counts.set_regions(regions_.count());
+  counts.set_pools(pools_.count());
+  counts.set_pool_bytes(quota_.in_use(Resource::kPoolBytes));
+  counts.set_completion_channels(channels_.count());
+  counts.set_cqs(cqs_.count());
+  counts.set_qps(qps_.count());
+  counts.set_srqs(srqs_.count());
+  counts.set_ahs(ahs_.count());
+  counts.set_mws(mws_.count());
+  counts.set_multicasts(multicasts_.count());
+  counts.set_event_channels(event_channels_.count());
+  counts.set_cm_ids(cm_ids_.count());
+  counts.set_arena_bytes(arenas_.reserved_bytes());
+  return counts;
+}
+
+engine::SessionCounters Session::Counters() const {
+  return port_ != nullptr ? port_->Counters() : engine::SessionCounters();
+}
+
+void Session::AddQpsByDevice(std::vector<uint32_t>* counts) const {
+  qps_.ForEach([counts](Handle, const QpObject& qp) {
+    if (qp.device_index >= counts->size()) counts->resize(qp.device_index + 1);
+    ++(*counts)[qp.device_index];
+  });
+}
+
+void Session::AddPools(v1::ListPoolsReply* reply) const {
+  pools_.ForEach([this, reply](Handle handle, const PoolObject& object) {
+    if (object.phase != Phase::kLive || !object.pool) return;
+    v1::PoolStatus* status = reply->add_pools();
+    status->set_session_id(identity_.id);
+    status->set_pool(handle);
+    status->set_name(object.pool->name());
+    status->set_size_bytes(object.pool->size_bytes());
+    status->set_page_bytes(object.pool->page_bytes());
+    status->set_regions(static_cast<uint32_t>(object.users.count()));
+  });
+}
+
+void Session::AddConnections(v1::ListConnectionsReply* reply, std::function<void()> done) {
+  // One more than there are answers to come, so that it cannot reach 0 before all were asked.
+  auto left = std::make_shared<size_t>(1);
+  auto all_asked = std::make_shared<std::function<void()>>(std::move(done));
+  const auto answer = [left, all_asked] {
+    if (--*left == 0) (*all_asked)();
+  };
+  std::vector<IpAddress> own_addresses;
+  for (uint32_t index = 0; index < environment_.devices->end(); ++index) {
+    const device::Device* device = environment_.devices->Find(index);
+    if (device == nullptr) continue;
+    for (const device::GidEntry& gid : device->Gids()) own_addresses.push_back(gid.address);
+  }
+  cm_ids_.ForEach([&](Handle handle, const CmIdObject& object) {
+    const cm::CmId& id = *object.id;
+    // Repeated fields keep their elements in place, so the pointer stays good while others are
+    // added.
+    v1::ConnectionStatus* status = reply->add_connections();
+    status->set_session_id(identity_.id);
+    status->set_id(handle);
+    status->set_state(id.state_name());
+    if (id.local() != SocketAddress()) status->set_local(id.local().ToString());
+    if (id.peer() != SocketAddress()) status->set_peer(id.peer().ToString());
+    if (id.device() != nullptr) status->set_device(id.device()->name());
+    status->set_remote_qpn(id.remote_qpn());
+    status->set_age_ms(
+        static_cast<uint64_t>((environment_.clock() - object.created_ns) / 1'000'000));
+    status->set_same_daemon(id.peer() != SocketAddress() &&
+                            std::find(own_addresses.begin(), own_addresses.end(), id.peer().ip) !=
+                                own_addresses.end());
+    const QpObject* qp = qps_.Find(object.qp);
+    if (qp == nullptr || qp->phase != Phase::kLive || closing()) return;
+    status->set_qpn(qp->qp->qpn());
+    ++*left;
+    ++commands_in_flight_;
+    environment_.engine->QueryQp(*qp->qp, [this, status, answer](const device::QpAttr& attr) {
+      OnAnswer([&] {
+        status->set_qp_state(QpStateName(attr.state));
+        status->set_path_mtu_bytes(device::MtuBytes(attr.path_mtu));
+        answer();
+      });
+    });
+  });
+  answer();
+}
+
+}  // namespace rdmad::session
