@@ -15,6 +15,8 @@
 namespace rdmad::session {
 namespace {
 
+constexpr uint32_t kControlledQkey = 0x80000000;
+
 absl::Status CheckCap(const char* name, uint32_t value, uint32_t most) {
   if (value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -172,6 +174,11 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
   if (!qp.ok()) return done(qp.status());
   absl::StatusOr<device::QpAttr> attr = FromMessage(request.attr(), request.attr_mask());
   if (!attr.ok()) return done(attr.status());
+  // A real HCA trusts whoever opened it, and that is the daemon.
+  if ((attr->mask & device::kQpAttrQkey) != 0 && (attr->qkey & kControlledQkey) != 0) {
+    return done(absl::InvalidArgumentError(absl::StrFormat(
+        "modify_qp: qkey=%#x: the high bit marks keys of the fabric's managers", attr->qkey)));
+  }
   ++commands_in_flight_;
   environment_.engine->ModifyQp(*(*qp)->qp, *attr,
                                 [this, handle, done = std::move(done)](device::QpResult result) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -252,10 +253,12 @@ TEST_F(CqPortTest, PurgeDropsOneQpsEntriesAndKeepsTheOrderOfTheOthers) {
   cq.PollAll();  // so that the following ones wrap
   for (uint64_t id = 0; id < 7; ++id) {
     Wc wc = SendDone(id);
-    wc.qpn = id % 2 == 0 ? 10 : 11;
+    wc.qp_cookie = id % 2 == 0 ? 10 : 11;
     cq.port->OnCompletion(wc);
   }
-  cq.reader.Purge(10);
+  std::multiset<uint64_t> dropped;
+  cq.reader.Purge(10, [&dropped](const shm::Cqe& cqe) { dropped.insert(cqe.wr_id); });
+  EXPECT_EQ(dropped, (std::multiset<uint64_t>{0, 2, 4, 6}));
   EXPECT_EQ(WrIds(cq.PollAll()), (std::vector<uint64_t>{1, 3, 5}));
   for (uint64_t id = 0; id < 8; ++id) cq.port->OnCompletion(SendDone(id));
   EXPECT_EQ(cq.PollAll().size(), 8u) << "the purged places are free again";

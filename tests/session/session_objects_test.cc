@@ -262,6 +262,11 @@ TEST_F(SessionObjects, ModifyRefusesUnknownBitsAndValuesOutOfRange) {
   unknown.set_qp(qp);
   unknown.set_attr_mask(1u << 30);
   EXPECT_EQ(bed_.Call(&Session::ModifyQp, unknown).status.code(), StatusCode::kInvalidArgument);
+  v1::ModifyQpRequest managers;
+  managers.set_qp(qp);
+  managers.set_attr_mask(device::kQpAttrQkey);
+  managers.mutable_attr()->set_qkey(0x80010000);
+  EXPECT_EQ(bed_.Call(&Session::ModifyQp, managers).status.code(), StatusCode::kInvalidArgument);
   v1::ModifyQpRequest psn;
   psn.set_qp(qp);
   psn.set_attr_mask(device::kQpAttrSqPsn);
