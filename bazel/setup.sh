@@ -182,15 +182,17 @@ rdmad_tool() {
   if [ -z "${RDMAD_TOOLS_UNPACK:-}" ]; then
     installed=$(PATH=/usr/bin:/usr/sbin:/bin:/sbin command -v "$program") && printf '%s\n' "$installed" && return 0
   fi
-  if [ ! -d "$tools/$package" ]; then
+  # A folder without the program is of before the program was in the list.
+  if [ ! -x "$tools/$package/rdmad-bin/$program" ]; then
     mkdir -p "$tools" || return 1
     exec {lock}>"$tools/.lock"
     flock "$lock"
-    if [ ! -d "$tools/$package" ]; then
+    if [ ! -x "$tools/$package/rdmad-bin/$program" ]; then
       _rdmad_say "unpacking $package into $tools"
       rm -rf "$tools/.new"
       mkdir "$tools/.new"
-      if ! _rdmad_tool_unpack "$package" "$tools/.new" "$tools/$package" || ! mv "$tools/.new" "$tools/$package"; then
+      if ! _rdmad_tool_unpack "$package" "$tools/.new" "$tools/$package" ||
+        ! rm -rf "${tools:?}/$package" || ! mv "$tools/.new" "$tools/$package"; then
         rm -rf "$tools/.new"
         exec {lock}>&-
         _rdmad_say "$program cannot be fetched; install the Debian package $package"
@@ -200,7 +202,7 @@ rdmad_tool() {
     exec {lock}>&-
   fi
   if [ ! -x "$tools/$package/rdmad-bin/$program" ]; then
-    _rdmad_say "$program is not in $tools/$package; remove that folder to fetch it anew"
+    _rdmad_say "$program is not in the Debian package $package"
     return 1
   fi
   printf '%s\n' "$tools/$package/rdmad-bin/$program"

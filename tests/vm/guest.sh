@@ -10,6 +10,7 @@
 #               (rxe 6.1 knows no other), whose packets cross the veth pair: two hosts, as far as programs can see
 #   two_hosts   rxeA on vA (10.77.0.1, fd77::1) against vB (10.77.0.2, fd77::2) in the namespace "peer", where there is
 #               no rxe and UDP port 4791 is free: the kernel against a user-space device. `in_peer COMMAND...`
+#   two_hosts_1500  the same on links of 1500 bytes, path MTU 1024
 
 note() { echo "guest: $*" >&2; }
 
@@ -55,6 +56,10 @@ _veth() {
 two_hosts() {
   _veth peer
   make_rxe vA rxeA
+}
+two_hosts_1500() {
+  MTU=1500
+  two_hosts
 }
 in_peer() { ip netns exec peer "$@"; }
 

@@ -1,176 +1,26 @@
 // Our soft device against the kernel's RDMA: rdmad serves the namespace "peer" (set-up two_hosts of guest.sh), rdma-core's
 // own programs run over rxe in the first one, and both ends check every byte that SEND, RDMA READ and RDMA WRITE moved.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
-#include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "daemon/base/unique_fd.h"
 #include "rdmad/rdmad.h"
 #include "tests/support/child_process.h"
-#include "tests/support/daemon_process.h"
 #include "tests/support/file.h"
 #include "tests/support/status_testing.h"
-#include "tests/support/temp_dir.h"
-#include "tests/support/tools.h"
 #include "tests/vm/rping.h"
+#include "tests/vm/rxe_bed.h"
 
 namespace rdmad::testing {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
-
-// As set up by two_hosts.
-struct Addresses {
-  const char* kernel;
-  const char* ours;
-};
-constexpr Addresses kIpv4 = {"10.77.0.1", "10.77.0.2"};
-constexpr Addresses kIpv6 = {"fd77::1", "fd77::2"};
-
-std::string WithPort(const std::string& address, int port) {
-  return address.find(':') == std::string::npos ? absl::StrCat(address, ":", port)
-                                                : absl::StrCat("[", address, "]:", port);
-}
-
-// Puts the calling thread, and what it starts, into the network namespace "peer" while it lives.
-class InPeer {
- public:
-  InPeer()
-      : before_(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)),
-        peer_(::open("/run/netns/peer", O_RDONLY | O_CLOEXEC)) {
-    entered_ = peer_.valid() && ::setns(peer_.get(), CLONE_NEWNET) == 0;
-  }
-  ~InPeer() { EXPECT_EQ(::setns(before_.get(), CLONE_NEWNET), 0); }
-  InPeer(const InPeer&) = delete;
-  InPeer& operator=(const InPeer&) = delete;
-
-  [[nodiscard]] bool entered() const { return entered_; }
-
- private:
-  UniqueFd before_;
-  UniqueFd peer_;
-  bool entered_ = false;
-};
-
-// The daemon of "peer", an application of it, and the programs of rdma-core: for all tests, since emulated programs take
-// long to start.
-class Bed : public ::testing::Environment {
- public:
-  static Bed& Get() {
-    static Bed* bed = static_cast<Bed*>(::testing::AddGlobalTestEnvironment(new Bed));
-    return *bed;
-  }
-
-  static bool IsInGuest() { return ::access("/run/netns/peer", F_OK) == 0; }
-
-  void SetUp() override {
-    if (!IsInGuest()) return;
-    {
-      const InPeer peer;
-      ASSERT_TRUE(peer.entered());
-      daemon_.emplace(DaemonOptions{.addresses = {kIpv4.ours, kIpv6.ours}});
-      // Start() knows nothing of emulation on a busy machine.
-      absl::Status started;
-      for (int i = 0; i < 3 && !(started = daemon_->Start()).ok(); ++i) continue;
-      ASSERT_OK(started);
-    }
-    AttachOptions options;
-    options.run_dir = daemon_->run_dir();
-    options.deadline = kPatience;
-    ASSERT_OK_AND_ASSIGN(Client client, Client::Attach(options));
-    ASSERT_OK_AND_ASSIGN(Pool pool, Pool::Create(client, 1 << 20));
-    for (const char* program : {"rping", "ucmatose"}) {
-      ASSERT_OK_AND_ASSIGN(programs_[program], FindTool(program));
-    }
-    client_.emplace(std::move(client));
-    pool_.emplace(std::move(pool));
-  }
-
-  void TearDown() override {
-    pool_.reset();
-    client_.reset();
-    daemon_.reset();
-  }
-
-  // False when SetUp failed.
-  bool stands() const { return pool_.has_value(); }
-  const DaemonProcess& daemon() const { return *daemon_; }
-  const Client& client() const { return *client_; }
-  Pool& pool() { return *pool_; }
-  const std::string& program(const std::string& name) { return programs_[name]; }
-
- private:
-  std::optional<DaemonProcess> daemon_;
-  std::optional<Client> client_;
-  std::optional<Pool> pool_;
-  std::map<std::string, std::string> programs_;
-};
-
-[[maybe_unused]] const Bed& kBed = Bed::Get();
-
-class RxeInterop : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!Bed::IsInGuest()) {
-      GTEST_SKIP() << "needs a guest with the set-up two_hosts: run //tests/vm:rxe_interop_test";
-    }
-    ASSERT_TRUE(Bed::Get().stands());
-  }
-
-  void TearDown() override {
-    if (HasFailure() && Bed::Get().stands()) {
-      std::cerr << "==== output of the kernel's program\n"
-                << ReadFile(output_file()) << "==== log of rdmad\n"
-                << LastLines(Bed::Get().daemon().Log(), 60) << "====\n";
-    }
-  }
-
-  const Client& client() { return Bed::Get().client(); }
-  Pool& pool() { return Bed::Get().pool(); }
-  std::string output_file() const { return folder_.path() + "/kernel"; }
-
-  // Starts one of rdma-core's programs over rxe.
-  absl::StatusOr<ChildProcess> StartKernel(const std::string& command_line) {
-    std::vector<std::string> argv = absl::StrSplit(command_line, ' ');
-    argv[0] = Bed::Get().program(argv[0]);
-    ProcessOptions options;
-    options.output_file = output_file();
-    return ChildProcess::Start(argv, options);
-  }
-
-  // Connects to a program that may not listen yet.
-  absl::StatusOr<Endpoint> Connect(const std::string& peer) {
-    const absl::Time deadline = absl::Now() + kPatience;
-    while (true) {
-      absl::StatusOr<Endpoint> endpoint = Endpoint::Connect(client(), peer);
-      if (endpoint.ok() || !absl::IsAborted(endpoint.status()) || absl::Now() > deadline) return endpoint;
-      absl::SleepFor(absl::Milliseconds(100));
-    }
-  }
-
-  static void ExpectGoodEnd(ChildProcess& process) {
-    const std::optional<ExitStatus> ended = process.Wait(kPatience);
-    ASSERT_TRUE(ended.has_value()) << "the kernel's program does not end";
-    EXPECT_TRUE(ended->ok()) << ended->ToString();
-  }
-
- private:
-  const TempDir folder_;
-};
+[[maybe_unused]] const RxeBed& kBed = RxeBed::Get();
 
 struct Case {
   const char* name;
@@ -328,7 +178,7 @@ class RxeLoss : public RxeInterop {
     Tc({"add", "dev", "vB", "root", "netem", "loss", kLoss});
   }
   void TearDown() override {
-    if (Bed::Get().stands()) {
+    if (RxeBed::Get().stands()) {
       int lost = StopLosing("vA");
       {
         const InPeer peer;

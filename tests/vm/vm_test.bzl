@@ -27,7 +27,7 @@ def vm_test(
       tests: labels of cc_test (or testonly cc_binary) targets, run one after the other in the same guest.
       test_args: arguments for each of them, such as --gtest_filter=*.
       script: instead of `tests`, a bash script; it gets `test_args`.
-      setup: a function of guest.sh to call first: "rxe_pair", "two_hosts", "rxe_dummy", "rxe_lo". Its variables A4, B4, A6, B6 are
+      setup: a function of guest.sh to call first: "rxe_pair", "two_hosts", "two_hosts_1500", "rxe_dummy", "rxe_lo". Its variables A4, B4, A6, B6 are
         in the environment of what runs then. A network of two_hosts is also the namespace "peer".
       data: more files.
       tools: programs of bazel/packages/tools.txt that are used in the guest, where nothing can be fetched: rdmad_tool and FindTool

@@ -1,0 +1,53 @@
+// Queue pairs of the soft device that a test wires by hand, without rdma_cm.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rdmad/rdmad.h"
+
+namespace rdmad::testing {
+
+// What two ends tell each other before they can talk.
+struct QpAddress {
+  std::array<uint8_t, 16> gid = {};
+  uint32_t qpn = 0;
+  uint32_t psn = 0;
+};
+
+// A protection domain on the device that has `address`, and memory with every right.
+struct OurHost {
+  static absl::StatusOr<OurHost> Open(const Client& client, Pool& pool, const std::string& address, size_t bytes);
+
+  Sge At(size_t offset, size_t bytes) const {
+    return {reinterpret_cast<uint64_t>(buffer.data() + offset), static_cast<uint32_t>(bytes), mr.lkey()};
+  }
+
+  DeviceInfo device;
+  Gid gid;
+  ProtectionDomain pd{nullptr};
+  Buffer buffer;
+  MemoryRegion mr;
+};
+
+struct OurQp {
+  static absl::StatusOr<OurQp> Open(const Client& client, const OurHost& host, QpType type,
+                                    const SharedReceiveQueue& srq = {});
+
+  QpAddress Describe(const OurHost& host) const { return {host.gid.raw, qp.qpn(), psn}; }
+  // Reset to RTS. A UD QP needs no peer.
+  absl::Status Connect(const OurHost& host, const QpAddress& peer, Mtu mtu);
+  // Posts one work request and waits for its completion, which may be one in error.
+  absl::StatusOr<Wc> Do(const SendWr& wr);
+  absl::StatusOr<Wc> NextReceive();
+
+  CompletionQueue sends, receives;
+  QueuePair qp;
+  uint32_t psn = 0xfffffe;  // wraps soon
+  uint32_t qkey = 0x11111111;
+};
+
+}  // namespace rdmad::testing

@@ -1,0 +1,164 @@
+#include "tests/vm/rxe_verbs_bed.h"
+
+#include <arpa/inet.h>
+
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "tests/support/status_testing.h"
+
+namespace rdmad::testing {
+namespace {
+
+void Fill(std::byte* at, size_t bytes, size_t seed) {
+  for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<std::byte>(i * 31 + (i >> 8) + seed);
+}
+
+}  // namespace
+
+void RxeVerbs::Wire(QpType type, const Addresses& addresses, Mtu mtu) {
+  ASSERT_OK_AND_ASSIGN(kernel_, KernelHost::Open("rxeA", addresses.kernel, kBytes));
+  ASSERT_OK_AND_ASSIGN(OurHost host, OurHost::Open(client(), pool(), addresses.ours, kBytes));
+  ours_.emplace(std::move(host));
+  ASSERT_OK_AND_ASSIGN(KernelQp theirs, KernelQp::Open(*kernel_, static_cast<ibv_qp_type>(type)));
+  k_.emplace(std::move(theirs));
+  ASSERT_OK_AND_ASSIGN(OurQp our_qp, OurQp::Open(client(), *ours_, type));
+  o_.emplace(std::move(our_qp));
+  ASSERT_OK(o_->Connect(*ours_, k_->Describe(*kernel_), mtu));
+  ASSERT_OK(k_->Connect(*kernel_, o_->Describe(*ours_), static_cast<ibv_mtu>(mtu)));
+}
+
+void RxeVerbs::TearDown() {
+  o_.reset();
+  k_.reset();
+  ours_.reset();
+  kernel_.reset();
+  RxeInterop::TearDown();
+}
+
+void RxeVerbs::KernelDoes(ibv_send_wr wr, size_t offset, size_t bytes, ibv_wc_status expected) {
+  ibv_sge sge = kernel_->At(offset, bytes);
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  ASSERT_OK_AND_ASSIGN(const ibv_wc wc, k_->Do(wr));
+  EXPECT_EQ(wc.status, expected) << ibv_wc_status_str(wc.status) << ", opcode " << wr.opcode << ", " << bytes
+                                 << " bytes";
+}
+
+void RxeVerbs::WeDo(SendWr wr, size_t offset, size_t bytes, WcStatus expected) {
+  const Sge sge = ours_->At(offset, bytes);
+  wr.sges = {&sge, 1};
+  ASSERT_OK_AND_ASSIGN(const Wc wc, o_->Do(wr));
+  EXPECT_EQ(wc.status, expected) << WcStatusString(wc.status) << ", opcode " << static_cast<int>(wr.opcode) << ", "
+                                 << bytes << " bytes";
+}
+
+ibv_send_wr RxeVerbs::OnOurs(ibv_wr_opcode opcode, uint32_t rkey) const {
+  ibv_send_wr wr = {};
+  wr.opcode = opcode;
+  wr.imm_data = htonl(kImm);
+  wr.wr.rdma = {OurAddr(kSink), rkey};
+  return wr;
+}
+
+SendWr RxeVerbs::OnKernels(WrOpcode opcode, uint32_t rkey) const {
+  SendWr wr;
+  wr.opcode = opcode;
+  wr.imm_be = htonl(kImm);
+  wr.remote_addr = KernelAddr(kSink);
+  wr.rkey = rkey;
+  return wr;
+}
+
+void RxeVerbs::WePostReceive(size_t bytes) {
+  ASSERT_OK(o_->qp.PostRecv(7, ours_->buffer.data() + kSink, bytes, &ours_->mr));
+}
+
+void RxeVerbs::ExpectWeReceived(size_t bytes, WcOpcode opcode, uint32_t flags) {
+  ASSERT_OK_AND_ASSIGN(const Wc wc, o_->NextReceive());
+  ASSERT_EQ(wc.status, WcStatus::kSuccess) << WcStatusString(wc.status);
+  EXPECT_EQ(wc.byte_len, bytes);
+  EXPECT_EQ(wc.opcode, opcode);
+  EXPECT_EQ(wc.flags & (kWcWithImm | kWcWithInv), flags);
+  if (flags == kWcWithImm) {
+    EXPECT_EQ(wc.imm_be, htonl(kImm));
+  }
+}
+
+void RxeVerbs::ExpectKernelReceived(size_t bytes, ibv_wc_opcode opcode, unsigned flags) {
+  ASSERT_OK_AND_ASSIGN(const ibv_wc wc, k_->NextReceive());
+  ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+  // The length of a write is the kernel's own affair: rxe says it, too.
+  EXPECT_EQ(wc.byte_len, bytes);
+  EXPECT_EQ(wc.opcode, opcode);
+  EXPECT_EQ(wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV), flags);
+  if (flags == IBV_WC_WITH_IMM) {
+    EXPECT_EQ(wc.imm_data, htonl(kImm));
+  }
+}
+
+void RxeVerbs::Prepare(std::byte* source, std::byte* sink, size_t bytes) {
+  Fill(source, bytes, ++seed_);
+  std::memset(sink, 0xee, bytes + 1);
+}
+
+void RxeVerbs::ExpectSame(const std::byte* sink, const std::byte* source, size_t bytes, const char* what) {
+  EXPECT_EQ(std::memcmp(sink, source, bytes), 0) << what << " of " << bytes << " bytes";
+  EXPECT_EQ(sink[bytes], std::byte{0xee}) << what << " of " << bytes << " bytes wrote more";
+}
+
+void RxeVerbs::KernelSendsAndWrites() {
+  for (const size_t bytes : kSizes) {
+    std::byte* const sink = ours_->buffer.data() + kSink;
+    for (const auto& [opcode, takes_receive, imm, what] :
+         {std::tuple{IBV_WR_SEND, true, false, "SEND"}, std::tuple{IBV_WR_SEND_WITH_IMM, true, true, "SEND with imm"},
+          std::tuple{IBV_WR_RDMA_WRITE, false, false, "WRITE"},
+          std::tuple{IBV_WR_RDMA_WRITE_WITH_IMM, true, true, "WRITE with imm"}}) {
+      Prepare(kernel_->data(), sink, bytes);
+      if (takes_receive) WePostReceive(bytes);
+      KernelDoes(OnOurs(opcode), 0, bytes);
+      if (takes_receive) {
+        ExpectWeReceived(bytes, opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? WcOpcode::kRecvRdmaWithImm : WcOpcode::kRecv,
+                         imm ? uint32_t{kWcWithImm} : 0);
+      } else if (o_->qp.type() == QpType::kUc) {
+        // A write over UC tells nobody when it is there; what comes after it does.
+        WePostReceive(0);
+        KernelDoes(OnOurs(IBV_WR_SEND), 0, 0);
+        ExpectWeReceived(0, WcOpcode::kRecv, 0);
+      }
+      ExpectSame(sink, kernel_->data(), bytes, what);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+void RxeVerbs::WeSendAndWrite() {
+  for (const size_t bytes : kSizes) {
+    std::byte* const sink = kernel_->data() + kSink;
+    for (const auto& [opcode, takes_receive, imm, what] :
+         {std::tuple{WrOpcode::kSend, true, false, "SEND"}, std::tuple{WrOpcode::kSendWithImm, true, true, "SEND with imm"},
+          std::tuple{WrOpcode::kRdmaWrite, false, false, "WRITE"},
+          std::tuple{WrOpcode::kRdmaWriteWithImm, true, true, "WRITE with imm"}}) {
+      Prepare(ours_->buffer.data(), sink, bytes);
+      if (takes_receive) {
+        ASSERT_OK(k_->PostReceive(*kernel_, kSink, bytes));
+      }
+      WeDo(OnKernels(opcode), 0, bytes);
+      if (takes_receive) {
+        ExpectKernelReceived(bytes,
+                             opcode == WrOpcode::kRdmaWriteWithImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+                             imm ? unsigned{IBV_WC_WITH_IMM} : 0);
+      } else if (o_->qp.type() == QpType::kUc) {
+        ASSERT_OK(k_->PostReceive(*kernel_, kSink, 0));
+        WeDo(OnKernels(WrOpcode::kSend), 0, 0);
+        ExpectKernelReceived(0, IBV_WC_RECV, 0);
+      }
+      ExpectSame(sink, ours_->buffer.data(), bytes, what);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace rdmad::testing

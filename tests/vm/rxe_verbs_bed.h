@@ -1,0 +1,62 @@
+// A queue pair of our soft device and one of the kernel's, wired by hand to each other, with memory on both sides.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "rdmad/rdmad.h"
+#include "tests/vm/kernel_qp.h"
+#include "tests/vm/our_qp.h"
+#include "tests/vm/rxe_bed.h"
+
+namespace rdmad::testing {
+
+inline constexpr size_t kBytes = 1 << 20;
+// What is sent lies at 0, what arrives here.
+inline constexpr size_t kSink = kBytes / 2;
+inline constexpr uint32_t kImm = 0xcafe1234;
+
+// Nothing, less than four bytes, one packet, one byte more, and many of either MTU.
+inline constexpr std::array<size_t, 6> kSizes = {0, 1, 1024, 4096, 4097, 300001};
+
+class RxeVerbs : public RxeInterop {
+ protected:
+  void Wire(QpType type, const Addresses& addresses, Mtu mtu = Mtu::k4096);
+
+  void TearDown() override;
+
+  uint64_t OurAddr(size_t offset) const { return reinterpret_cast<uint64_t>(ours_->buffer.data() + offset); }
+  uint64_t KernelAddr(size_t offset) const { return reinterpret_cast<uint64_t>(kernel_->data() + offset); }
+
+  // One work request of the kernel on its memory; ends well.
+  void KernelDoes(ibv_send_wr wr, size_t offset, size_t bytes, ibv_wc_status expected = IBV_WC_SUCCESS);
+  // One of ours.
+  void WeDo(SendWr wr, size_t offset, size_t bytes, WcStatus expected = WcStatus::kSuccess);
+  // Work requests on the peer's sink.
+  ibv_send_wr OnOurs(ibv_wr_opcode opcode, uint32_t rkey) const;
+  ibv_send_wr OnOurs(ibv_wr_opcode opcode) const { return OnOurs(opcode, ours_->mr.rkey()); }
+  SendWr OnKernels(WrOpcode opcode, uint32_t rkey) const;
+  SendWr OnKernels(WrOpcode opcode) const { return OnKernels(opcode, kernel_->mr->rkey); }
+
+  void WePostReceive(size_t bytes);
+  void ExpectWeReceived(size_t bytes, WcOpcode opcode, uint32_t flags);
+  void ExpectKernelReceived(size_t bytes, ibv_wc_opcode opcode, unsigned flags);
+
+  void Prepare(std::byte* source, std::byte* sink, size_t bytes);
+  static void ExpectSame(const std::byte* sink, const std::byte* source, size_t bytes, const char* what);
+
+  void KernelSendsAndWrites();
+  void WeSendAndWrite();
+
+  std::unique_ptr<KernelHost> kernel_;
+  std::optional<OurHost> ours_;
+  std::optional<KernelQp> k_;
+  std::optional<OurQp> o_;
+  size_t seed_ = 0;
+};
+
+}  // namespace rdmad::testing
