@@ -119,7 +119,7 @@ absl::Status KernelQp::Connect(const KernelHost& host, const QpAddress& peer, ib
   attr.qp_state = IBV_QPS_RTS;
   attr.sq_psn = psn;
   attr.timeout = 17;
-  attr.retry_cnt = 7;
+  attr.retry_cnt = 6;  // rxe takes 7 for "for ever"
   attr.rnr_retry = 7;
   attr.max_rd_atomic = 4;
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;

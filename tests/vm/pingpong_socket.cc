@@ -130,6 +130,9 @@ absl::StatusOr<std::vector<QpAddress>> PingpongSocket::Receive(size_t count) {
 
 absl::Status PingpongSocket::SendDone() { return SendAll(kDone); }
 
-absl::Status PingpongSocket::ReceiveDone() { return ReceiveAll(kDone.size()).status(); }
+absl::Status PingpongSocket::ReceiveDone() {
+  RD_ASSIGN_OR_RETURN(const std::string text, ReceiveAll(kDone.size()));
+  return text == kDone ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat("not \"done\" but \"", text, "\""));
+}
 
 }  // namespace rdmad::testing
