@@ -2,6 +2,8 @@
 //
 //   group listen 127.0.0.2 239.47.91.1 [COUNT]   prints COUNT messages (by default until it is stopped)
 //   group say 127.0.0.3 239.47.91.1 TEXT         the first address is this host's own
+//
+// RDMAD_RUN_DIR says which daemon; the host's own address must be one of that daemon's.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

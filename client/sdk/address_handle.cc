@@ -25,7 +25,9 @@ class AddressHandleState {
     if (gone_.exchange(true)) return absl::OkStatus();
     v1::DestroyAhRequest request;
     request.set_ah(handle_);
-    return pd_->session()->Release(rpc::kDestroyAh, request);
+    const absl::Status status = pd_->session()->Release(rpc::kDestroyAh, request);
+    if (!status.ok()) gone_.store(false);
+    return status;
   }
 
   const uint32_t slot_handle;

@@ -86,6 +86,10 @@ absl::Status CmEvent::ToStatus() const {
       return sdk::StatusWithErrno(absl::StatusCode::kUnavailable, error_number,
                                   absl::StrCat(ends("connect"), ": could not be established: status=", status()));
     case CmEventType::kUnreachable:
+      if (status() > 0) {
+        return sdk::StatusWithErrno(absl::StatusCode::kAborted, ECONNREFUSED,
+                                    absl::StrCat(ends("connect"), ": refused: sidr_status=", status()));
+      }
       return sdk::StatusWithErrno(absl::StatusCode::kUnavailable, error_number,
                                   absl::StrCat(ends("connect"), ": the peer does not answer: status=", status()));
     case CmEventType::kRejected:

@@ -185,18 +185,22 @@ void CompletionQueueState::Detach(QueuePairState* qp) noexcept {
 void CompletionQueueState::Purge(uint32_t cookie, SrqState* srq) noexcept {
   const std::lock_guard lock(mutex_);
   reader_.Purge(cookie, [srq](const shm::Cqe& cqe) {
-    if (srq != nullptr && (cqe.flags & shm::kCqeRecvQueue) != 0) srq->Retire(cqe.wr_id);
+    uint64_t wr_id = cqe.wr_id;
+    if (srq != nullptr && (cqe.flags & shm::kCqeRecvQueue) != 0) srq->Retire(&wr_id);
   });
 }
 
 size_t CompletionQueueState::Poll(std::span<Wc> out) noexcept {
   const std::lock_guard lock(mutex_);
   if (destroyed_) return 0;
+  if (flushing_) return PollFlushed(out);
   const size_t count = PollRing(out);
   if (count != 0 || session_->CheckAliveNowAndThen()) return count;
   // What the daemon wrote before its end comes first.
-  const size_t last = PollRing(out);
-  return last != 0 ? last : PollFlushed(out);
+  if (const size_t last = PollRing(out); last != 0) return last;
+  // A daemon that ends in order hangs up first and flushes its QPs after: what it writes from now on was told already.
+  flushing_ = true;
+  return PollFlushed(out);
 }
 
 absl::StatusOr<size_t> CompletionQueueState::Wait(std::span<Wc> out, Deadline deadline, WaitStyle style) {
@@ -204,7 +208,10 @@ absl::StatusOr<size_t> CompletionQueueState::Wait(std::span<Wc> out, Deadline de
     while (true) {
       const size_t count = SpinAndYield([&] { return Poll(out); });
       if (count != 0) return count;
-      if (!session_->alive()) return session_->DeadError();
+      if (!session_->alive()) {
+        if (const size_t flushed = Poll(out); flushed != 0) return flushed;
+        return session_->DeadError();
+      }
       if (deadline.Passed()) return absl::DeadlineExceededError("cq: no completion in time");
     }
   }
@@ -228,14 +235,15 @@ size_t CompletionQueueState::PollRing(std::span<Wc> out) noexcept {
   std::array<shm::Cqe, kPollChunk> cqes;
   size_t count = 0;
   while (count < out.size()) {
-    const size_t polled = reader_.Poll({cqes.data(), std::min(kPollChunk, out.size() - count)});
+    const size_t asked = std::min(kPollChunk, out.size() - count);
+    const size_t polled = reader_.Poll({cqes.data(), asked});
     for (size_t i = 0; i < polled; ++i) {
       const shm::Cqe& cqe = cqes[i];
       QueuePairState* qp = session_->qps().Find(cqe.qp_cookie);
       if (qp == nullptr) continue;  // of a QP that was destroyed meanwhile
       uint64_t wr_id = cqe.wr_id;
       if ((cqe.flags & shm::kCqeRecvQueue) != 0) {
-        wr_id = qp->RetireRecv(wr_id);
+        if (!qp->RetireRecv(&wr_id)) continue;
       } else {
         qp->RetireSend(cqe.wqe_count);
       }
@@ -249,7 +257,7 @@ size_t CompletionQueueState::PollRing(std::span<Wc> out) noexcept {
                         .src_qpn = cqe.src_qpn,
                         .vendor_err = cqe.vendor_err};
     }
-    if (polled < kPollChunk) break;
+    if (polled < asked) break;
   }
   return count;
 }

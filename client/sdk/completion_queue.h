@@ -105,6 +105,7 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
   CqReader reader_;
   std::vector<QueuePairState*> qps_;
   bool destroyed_ = false;
+  bool flushing_ = false;  // the daemon has gone: the ring is not looked at any more
 
   std::mutex event_mutex_;
   std::condition_variable events_acked_changed_;

@@ -85,7 +85,6 @@ class EndpointState final : public HubMember, public Reaper {
 
   EndpointState(const std::shared_ptr<Session>& session, std::unique_ptr<CmId> id, const EndpointOptions& options);
   absl::Status Prepare();
-  // When the QP has just entered RTS: the connection manager leaves it at 0, as librdmacm does.
 
   // All of these with mutex_ held.
   bool Process();

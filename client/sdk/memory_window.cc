@@ -21,7 +21,9 @@ class WindowState {
     if (gone_.exchange(true)) return absl::OkStatus();
     v1::DeallocMwRequest request;
     request.set_mw(handle_);
-    return pd_->session()->Release(rpc::kDeallocMw, request);
+    const absl::Status status = pd_->session()->Release(rpc::kDeallocMw, request);
+    if (!status.ok()) gone_.store(false);
+    return status;
   }
 
   std::atomic<uint32_t> rkey;  // Relaxed: who binds tells others by other means.

@@ -170,13 +170,18 @@ absl::Status QueuePairState::Destroy() {
 }
 
 void QueuePairState::Unlink() noexcept {
-  // Receives of the SRQ that nobody will poll give their places back. As long as they are there, the CQ must find us.
-  if (srq_ != nullptr) recv_cq_->Purge(cookie_, srq_.get());
+  // What nobody will poll gives its places back, the CQ's and the SRQ's. As long as it is there, the CQ must find us.
+  PurgeCqs();
   session()->qps().Remove(cookie_);
   // Whoever polls now has found the QP already: wait for that.
   send_cq_->Detach(this);
   recv_cq_->Detach(this);
   if (srq_ != nullptr) srq_->Detach();
+}
+
+void QueuePairState::PurgeCqs() noexcept {
+  send_cq_->Purge(cookie_, srq_.get());
+  if (recv_cq_ != send_cq_) recv_cq_->Purge(cookie_, srq_.get());
 }
 
 bool QueuePairState::Allows(const SendWr& wr) const noexcept {
@@ -320,8 +325,7 @@ absl::Status QueuePairState::Modify(const QpAttr& attr) {
   if (attr.state == QpState::kReset) {
     // The engine has forgotten all WRs; so do we, together with what they left in the CQs. (CQ locks come before those
     // of queues, as in Poll.)
-    send_cq_->Purge(cookie_, srq_.get());
-    if (recv_cq_ != send_cq_) recv_cq_->Purge(cookie_, srq_.get());
+    PurgeCqs();
     send_.Reset();
     if (recv_.has_value()) recv_->Reset();
   }

@@ -56,11 +56,11 @@ class QueuePairState {
 
   // From the CQ, under its lock.
   void RetireSend(uint32_t wqe_count) noexcept { send_.writer.RetireUpTo(wqe_count); }
-  // Returns the application's number of the WR; `wr_id` is the one in the Cqe.
-  uint64_t RetireRecv(uint64_t wr_id) noexcept {
+  // Turns the number in the Cqe into the application's. False: the WR has been handed out already.
+  bool RetireRecv(uint64_t* wr_id) noexcept {
     if (srq_ != nullptr) return srq_->Retire(wr_id);
     recv_->writer.RetireOne();
-    return wr_id;
+    return true;
   }
   // The session is dead: hands out the outstanding WRs that complete into `cq`, as flushed. Each once.
   size_t FlushInto(const CompletionQueueState* cq, std::span<Wc> out) noexcept;
@@ -94,6 +94,7 @@ class QueuePairState {
   size_t Flush(Queue& queue, bool is_send, std::span<Wc> out) noexcept;
   absl::Status SendError(int error_number, const SendWr& wr) const;
   void Unlink() noexcept;
+  void PurgeCqs() noexcept;
 
   const std::shared_ptr<PdState> pd_;
   const std::shared_ptr<CompletionQueueState> send_cq_;

@@ -117,11 +117,11 @@ absl::Status SrqState::PostRecv(std::span<const RecvWr> wrs, size_t* posted) noe
       absl::StrCat("post_srq_recv: srq=", handle_, " sges=", wrs[count].sges.size(), " max_sge=", max_sge_));
 }
 
-uint64_t SrqState::Retire(uint64_t place) noexcept {
+bool SrqState::Retire(uint64_t* wr_id) noexcept {
   const std::lock_guard lock(mutex_);
-  uint64_t wr_id = 0;
-  if (places_.Free(place, &wr_id)) writer_.RetireOne();
-  return wr_id;
+  if (!places_.Free(*wr_id, wr_id)) return false;
+  writer_.RetireOne();
+  return true;
 }
 
 size_t SrqState::FlushInto(uint32_t qpn, std::span<Wc> out) noexcept {

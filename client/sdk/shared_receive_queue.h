@@ -73,8 +73,9 @@ class SrqState {
   void Attach() noexcept { users_.fetch_add(1, std::memory_order_relaxed); }
   void Detach() noexcept { users_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // A completion with this Cqe::wr_id was polled or dropped. Returns the application's number.
-  uint64_t Retire(uint64_t place) noexcept;
+  // A completion with this Cqe::wr_id was polled or dropped: turns it into the application's number. False: that place is
+  // free, since it was flushed by way of another CQ.
+  bool Retire(uint64_t* wr_id) noexcept;
   // The session is dead: hands out the outstanding WRs as flushed, in the name of QP `qpn`. Each once.
   size_t FlushInto(uint32_t qpn, std::span<Wc> out) noexcept;
 

@@ -3,7 +3,7 @@
 
 Bazel with GCC does not check that a target includes only what it depends on, and nothing but this stops an include
 that runs upward. It reads the sources of the work tree itself, so Bazel runs it every time (tag "external").
-To let a room include another, change ROOMS here and the table in ARCHITECTURE.md in the same commit.
+To let a room include another, change ROOMS here and the table in CONTRIBUTING.md in the same commit.
 """
 
 import os

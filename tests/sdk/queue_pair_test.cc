@@ -151,6 +151,18 @@ TEST_F(QueuePairTest, CompletionsOfADestroyedQpAreSkipped) {
   EXPECT_EQ(wcs[0].wr_id, 2u);
 }
 
+// One Wc at a time: 0 means that there is nothing, whatever is left of others.
+TEST_F(QueuePairTest, CompletionsOfADestroyedQpTakeNoPlaceInTheCq) {
+  QueuePair other = MakeQp();
+  for (int i = 0; i < 3; ++i) daemon_.Complete(other.handle(), {.wr_id = 1}, true);
+  ASSERT_TRUE(qp_.PostRecvv(2, {}).ok());
+  daemon_.Complete(qp_.handle(), {.wr_id = 2}, true);
+  ASSERT_TRUE(other.Destroy().ok());
+  std::array<Wc, 1> one;
+  ASSERT_EQ(cq_->Poll(one), 1u);
+  EXPECT_EQ(one[0].wr_id, 2u);
+}
+
 TEST_F(QueuePairTest, CqInUseCannotBeDestroyed) {
   EXPECT_EQ(cq_->Destroy().code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(qp_.Destroy().ok());
@@ -171,6 +183,18 @@ TEST_F(QueuePairTest, ResetForgetsWhatWasOutstanding) {
 }
 
 // ---- the daemon dies ----
+
+// A daemon that ends in order hangs up, then flushes.
+TEST_F(QueuePairTest, WhatTheDaemonWritesAfterItsHangUpIsNotHandedOutAgain) {
+  ASSERT_TRUE(PostOne(1).ok());
+  ASSERT_TRUE(qp_.PostRecvv(2, {}).ok());
+  daemon_.Die();
+  session_->MarkDead();
+  EXPECT_EQ(Poll().size(), 2u);
+  daemon_.Complete(qp_.handle(), {.wr_id = 1, .status = 5, .wqe_count = 1}, false);
+  daemon_.Complete(qp_.handle(), {.wr_id = 2, .status = 5}, true);
+  EXPECT_TRUE(Poll().empty());
+}
 
 TEST_F(QueuePairTest, OutstandingWorkIsFlushedInOrderEachOnce) {
   for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(PostOne(i).ok());

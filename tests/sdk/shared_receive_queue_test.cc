@@ -239,6 +239,24 @@ TEST_F(SharedReceiveQueueTest, OutstandingReceivesAreFlushedOldestFirstEachOnce)
   EXPECT_TRUE(PollIds().empty());
 }
 
+TEST_F(SharedReceiveQueueTest, SeveralCqsFlushEachReceiveOnce) {
+  const std::shared_ptr<CompletionQueueState> other_cq =
+      *CompletionQueueState::Create(session_, 0, 64, nullptr, nullptr);
+  QpInit init;
+  init.send_cq = init.recv_cq = CompletionQueue(other_cq);
+  init.srq = srq_;
+  absl::StatusOr<QueuePair> third = QueuePair::Create(ProtectionDomain(pd_), init);
+  ASSERT_TRUE(third.ok()) << third.status();
+  ASSERT_TRUE(Post(100).ok());
+  ASSERT_TRUE(Post(101).ok());
+  Complete(*third, Take());  // which nobody polls before the end
+  daemon_.Die();
+  session_->MarkDead();
+  EXPECT_EQ(PollIds(), (std::vector<uint64_t>{100, 101}));
+  std::array<Wc, 4> wcs;
+  EXPECT_EQ(other_cq->Poll(wcs), 0u);
+}
+
 TEST_F(SharedReceiveQueueTest, DeadSessionIsUnavailableAndEndsQuickly) {
   PostAll();
   daemon_.Die();

@@ -72,6 +72,9 @@ const char* AsyncEventString(uint32_t type) noexcept;
 // When the daemon goes away, whatever waits returns Unavailable, outstanding work is flushed with kWrFlushErr, event
 // channels report DEVICE_REMOVAL, and existing objects stay dead. The Client itself is usable on: the next object made
 // from it attaches anew (waiting up to `deadline`), as does Attach().
+//
+// Fork: the child must use nothing of it, and leave by exec or _exit. While it holds the inherited descriptors, the
+// session lives on, whatever becomes of the parent.
 // Thread: any.
 class Client {
  public:

@@ -70,7 +70,8 @@ class CmEvent {
   CmEvent& operator=(const CmEvent&) = delete;
 
   CmEventType type() const noexcept;
-  // 0, a negative errno, or with kRejected the wire's reason (8: nobody listens; 28: the application said no).
+  // 0, a negative errno, with kRejected the wire's reason (8: nobody listens; 28: the application said no), or with
+  // kUnreachable of PortSpace::kUdp the wire's SIDR status (1: nobody listens; 2: the application said no).
   int status() const noexcept;
   // The id that the event is about. With kConnectRequest it is new, and goes away with the event unless taken.
   CmId* id() const noexcept { return id_; }
@@ -190,7 +191,8 @@ class CmId {
   absl::Status ResolveRoute(absl::Duration timeout);
   absl::Status Listen(int backlog = 128);
   // Ends in kEstablished (without a QP of the id's: kConnectResponse), kRejected or kUnreachable. PortSpace::kUdp asks the
-  // peer's listener for a QP: kEstablished brings it, see CmEvent::ud(); of `param` only private_data counts.
+  // peer's listener for a QP: kEstablished brings it, see CmEvent::ud(), and a refusal is kUnreachable with a positive
+  // status; of `param` only private_data counts.
   absl::Status Connect(const ConnParam& param = {});
   // Waits for a connection request of a synchronous listening id and returns its id, synchronous as well
   // (rdma_get_request). Errors: DeadlineExceeded.

@@ -73,7 +73,7 @@ enum SendFlags : uint32_t {
   kSendInline = 1 << 3,     // the bytes are copied while posting: no lkey needed, memory free at once
 };
 
-// `flags` are SendFlags. An RC QP has every operation, a UC QP sends and writes, a UD QP sends. What `sges`, `ah` and `bind`
+// `flags` are SendFlags. An RC QP has every operation, a UC QP all but reads and atomics, a UD QP sends. What `sges`, `ah` and `bind`
 // point to is looked at only during the call that posts.
 struct SendWr {
   uint64_t wr_id = 0;
@@ -172,7 +172,7 @@ struct QpCap {
 
 // rdma_conn_param. Defaults are what a service on one network wants: retry for ever while the peer is not ready.
 struct ConnParam {
-  std::vector<uint8_t> private_data;  // at most 56 bytes to connect, 196 to accept, 148 to reject (PS_TCP)
+  std::vector<uint8_t> private_data;  // at most 56 bytes to connect, 196 to accept, 148 to reject; kUdp: 180, 136, 136
   uint8_t responder_resources = 255;  // reads and atomics that the peer may have outstanding with us; 255: what the
   uint8_t initiator_depth = 255;      // device can; and those that we may have outstanding with the peer
   uint8_t flow_control = 1;

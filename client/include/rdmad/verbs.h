@@ -87,7 +87,8 @@ class ProtectionDomain {
 // A key for part of a region, given to a peer and taken back by work requests, without a call to the daemon: a window of
 // type 2 (ibv_mw). QueuePair::PostBind binds it, for peers of that QP. The key ends with QueuePair::PostLocalInv, with the
 // peer's WrOpcode::kSendWithInv, with a bind of length 0, or with Dealloc(); only then can the window be bound again, under
-// another key: the low 8 bits change (NextKey).
+// another key: the low 8 bits change (NextKey). It ends, too, when the region or the QP that bound it goes; with a verbs
+// device such a window can then only be deallocated.
 class MemoryWindow {
  public:
   MemoryWindow() = default;
@@ -335,6 +336,7 @@ class QueuePair {
   // Receives of a UD QP get what is sent to the group as well (ibv_attach_mcast); CmId::JoinMulticast does it by itself.
   // `group`: a multicast IP address, as GID. Errors: InvalidArgument (not UD, not multicast), ResourceExhausted.
   absl::Status AttachMulticast(const std::array<uint8_t, 16>& group);
+  // Ends what AttachMulticast did; a group that the id has joined stays. Errors: InvalidArgument (not attached by hand).
   absl::Status DetachMulticast(const std::array<uint8_t, 16>& group);
 
   // ibv_modify_qp, ibv_query_qp. Errors: InvalidArgument (illegal transition, missing or extra attribute).
