@@ -17,6 +17,7 @@ using device::CmEventType;
 
 constexpr uint32_t kOptionLevelId = 0;     // RDMA_OPTION_ID
 constexpr uint8_t kMaxDepth = 0xff;        // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+constexpr size_t kMaxMemberships = 32;     // of one id
 constexpr uint32_t kSendOnlyFlag = 1;      // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
@@ -296,6 +297,10 @@ void CmId::OnMovedToRts(const absl::Status& moved, CmEvent& event) {
 // ---- multicast ----
 
 absl::Status CmId::JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie) {
+  if (memberships_.size() >= kMaxMemberships) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("join_multicast: the id is in too many groups: limit=", kMaxMemberships));
+  }
   const uint64_t number = ++last_membership_;
   RD_RETURN_IF_ERROR(endpoint_->JoinMulticast(group, join_flags, number));
   memberships_[number] = {group, cookie, std::nullopt, join_flags == kSendOnlyFlag};

@@ -34,9 +34,9 @@ struct SessionLimits {
   uint32_t max_channels = 4096;
   uint64_t max_arena_bytes = uint64_t{1} << 30;  // kept by memory::ArenaSet
   uint32_t max_srqs = 1024;
-  uint32_t max_ahs = 65536;
-  uint32_t max_mws = 65536;
-  uint32_t max_multicasts = 1024;  // attachments of QPs to groups
+  uint32_t max_ahs = 8192;
+  uint32_t max_mws = 4096;
+  uint32_t max_multicasts = 64;  // attachments of QPs to groups
 
   friend bool operator==(const SessionLimits&, const SessionLimits&) = default;
 };

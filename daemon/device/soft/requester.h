@@ -55,7 +55,7 @@ class Requester {
   void OnResponse(const wire::PacketView& packet, TimeNs now) noexcept;
   void OnTimer(TimeNs now) noexcept;
   // The peer on the same transport has posted a receive that this QP waits for.
-  void CutRnrWaitShort() noexcept;
+  bool CutRnrWaitShort() noexcept;
   // Raises kSqDrained if the state is kSqd and nothing is in flight; once per drain.
   void CheckDrained() noexcept;
   void StartDrain() noexcept { drain_reported_ = false; }

@@ -168,11 +168,12 @@ void Requester::EndRnrWait() noexcept {
 }
 
 // By way of the timer, which knows the time: packets may be in flight, and their clocks start anew.
-void Requester::CutRnrWaitShort() noexcept {
+bool Requester::CutRnrWaitShort() noexcept {
   constexpr TimeNs kLongAgo = -1;
-  if (rnr_until_ == 0) return;
+  if (rnr_until_ == 0) return false;
   rnr_until_ = kLongAgo;
   qp_.core.timers.Arm(qp_.timer, kLongAgo);
+  return true;
 }
 
 void Requester::OnReadResponse(const wire::PacketView& packet, TimeNs now) noexcept {

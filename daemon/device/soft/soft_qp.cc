@@ -108,16 +108,15 @@ PostResult SoftQp::PostSend(const device::SendWr& wr, TimeNs) noexcept {
 
 PostResult SoftQp::PostRecv(const device::RecvWr& wr, TimeNs) noexcept {
   const PostResult result = responder_.Post(wr);
-  if (result == PostResult::kOk) OnReceivePosted();
+  if (result == PostResult::kOk) static_cast<void>(OnReceivePosted());
   return result;
 }
 
-void SoftQp::OnReceivePosted() noexcept {
-  if (!responder_.TakeLocalSenderWaits()) return;
+bool SoftQp::OnReceivePosted() noexcept {
+  if (!responder_.TakeLocalSenderWaits()) return false;
   SoftQp* const sender = context_.core.qps.FindConnected(context_.attr.dest_qpn);
-  if (sender != nullptr && sender->requester_.local().FindPeer() == this) {
-    sender->requester_.CutRnrWaitShort();
-  }
+  return sender != nullptr && sender->requester_.local().FindPeer() == this &&
+         sender->requester_.CutRnrWaitShort();
 }
 
 QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {

@@ -43,7 +43,10 @@ PostResult SoftSrq::PostRecv(const device::RecvWr& wr) noexcept {
   if (wr.sges.size() > init_.max_sge) return PostResult::kTooManySges;
   if (queue_.full()) return PostResult::kQueueFull;
   queue_.Push(wr);
-  if (ActiveNode* const waiter = waiters_.Pop()) waiter->qp->OnReceivePosted();
+  // Some have got theirs meanwhile, or want none any more.
+  while (ActiveNode* const waiter = waiters_.Pop()) {
+    if (waiter->qp->OnReceivePosted()) break;
+  }
   return PostResult::kOk;
 }
 

@@ -26,8 +26,8 @@ class TransportQp {
   virtual void OnTimer(TimeNs now) noexcept = 0;
   // Its turn, since it stood in the active list.
   virtual RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept = 0;
-  // The shared receive queue, which had none for this QP, has a receive again.
-  virtual void OnReceivePosted() noexcept = 0;
+  // The shared receive queue, which had none for this QP, has a receive again. False: nobody waits for it any more.
+  virtual bool OnReceivePosted() noexcept = 0;
 
   // This, if it is of that kind; else null.
   SoftQp* connected() const noexcept { return connected_; }

@@ -74,7 +74,7 @@ class UdQp final : public device::Qp, public TransportQp {
   void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept override;
   void OnTimer(TimeNs) noexcept override {}
   RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept override;
-  void OnReceivePosted() noexcept override {}
+  bool OnReceivePosted() noexcept override { return false; }
   void Receive(const Datagram& datagram) noexcept;
 
  private:

@@ -128,17 +128,18 @@ void VerbsQp::Deactivate(device::TimeNs now) noexcept {
     NoteBindsUnderWay(std::nullopt);
     context_->windows().CloseBoundBy(*this);
   }
-  context_->path().RemoveQp(*this, slot_);
   if (srq_ != nullptr) LeaveSrq(now);
+  context_->path().RemoveQp(*this, slot_);
   active_ = false;
 }
 
-// What it holds of the SRQ's comes back by the completions that it still makes.
+// What it holds of the SRQ's comes back by the completions that it still makes, to whose CQ it must be known until then.
 void VerbsQp::LeaveSrq(device::TimeNs now) noexcept {
+  if (!context_->dead() && state_ != QpState::kReset) {
+    if (state_ != QpState::kErr) EnterError();
+    context_->path().Drain(recv_cq_, now);
+  }
   srq_->RemoveQp(*this);
-  if (context_->dead() || state_ == QpState::kReset) return;
-  if (state_ != QpState::kErr) EnterError();
-  context_->path().Drain(recv_cq_, now);
 }
 
 // ---- posting ----

@@ -86,6 +86,8 @@ void VerbsQp::Receive(uint64_t wr_id, const ibv_wc& wc) noexcept {
 // ---- memory windows ----
 
 void VerbsQp::SettleWindows(uint32_t end, bool last_succeeded) noexcept {
+  // Control closes the windows of a device that is gone.
+  if (context_->dead()) return;
   for (uint32_t at = send_head_; window_changes_ != 0 && at != end; ++at) {
     const SendEntry& entry = sends_[at & send_mask_];
     if (entry.opcode != WcOpcode::kBindMw && entry.opcode != WcOpcode::kLocalInv) continue;
