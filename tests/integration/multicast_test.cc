@@ -29,7 +29,10 @@ struct Member {
   MemoryRegion region;
   UdParam group;  // as the event of the join told
 
-  void PostRecv() { ASSERT_OK(id->qp().PostRecv(1, memory.data(), kRecvBytes, &region)); }
+  void PostRecv() {
+    ASSERT_OK(id->qp().PostRecv(1, memory.data(), kRecvBytes, &region));
+    ASSERT_OK(AwaitPosted(id->qp()));
+  }
 };
 
 Address Group(bool ipv6 = false, int number = 1) {

@@ -141,8 +141,10 @@ TEST_P(SrqTest, QpInErrorLeavesTheReceivesToTheOthers) {
   ASSERT_NO_FATAL_FAILURE(MakePairs(2));
   for (uint64_t slot = 0; slot < 4; ++slot) ASSERT_OK(Post(slot));
   ASSERT_OK(MoveTo(to_[0], QpState::kErr));
-  ASSERT_OK_AND_ASSIGN(const AsyncEvent event, NextEvent(passive(), kAsyncQpLastWqe));
-  EXPECT_EQ(event.handle, to_[0].qp.handle());
+  if (!OnVerbs()) {  // rxe of Linux 6.1 does not tell
+    ASSERT_OK_AND_ASSIGN(const AsyncEvent event, NextEvent(passive(), kAsyncQpLastWqe));
+    EXPECT_EQ(event.handle, to_[0].qp.handle());
+  }
   EXPECT_FALSE(WaitForWc(host_->cq, absl::Milliseconds(50)).ok());
   ASSERT_OK(to_[0].qp.Destroy());
   for (uint64_t i = 0; i < 4; ++i) {

@@ -208,6 +208,7 @@ TEST_P(UdCmTest, ListenersQpIsFoundAndAnswers) {
   request.reset();
   ASSERT_NO_FATAL_FAILURE(Equip(passive(), served));
   ASSERT_OK(served.id->qp().PostRecv(1, served.memory.data(), kRecvBytes, &served.region));
+  ASSERT_OK(AwaitPosted(served.id->qp()));
   ASSERT_OK(served.id->Accept());
 
   ASSERT_OK_AND_ASSIGN(auto established, ExpectEvent(*active_.channel, CmEventType::kEstablished));

@@ -39,6 +39,16 @@ absl::StatusOr<Place> FindDevice(const Client& client, const std::string& text) 
 
 }  // namespace
 
+absl::Status AwaitPosted(const QueuePair& qp) {
+  // The engine answers at the end of a turn in which it has taken what was posted.
+  return qp.Query().status();
+}
+
+absl::Status WiredEnd::PostRecv(uint64_t wr_id, size_t offset, size_t length_bytes) {
+  RD_RETURN_IF_ERROR(qp.PostRecv(wr_id, memory.data() + offset, length_bytes, &region));
+  return qp.type() == QpType::kRc ? absl::OkStatus() : AwaitPosted(qp);
+}
+
 absl::StatusOr<WiredEnd> MakeEnd(const Client& client, const std::string& address,
                                  const WiredOptions& options) {
   RD_ASSIGN_OR_RETURN(Place place, FindDevice(client, address));

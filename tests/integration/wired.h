@@ -28,11 +28,13 @@ struct WiredEnd {
     return reinterpret_cast<uintptr_t>(memory.data() + offset);
   }
   // The device's parts of the memory, for posts: receives at the beginning, sends in the second
-  // half.
-  absl::Status PostRecv(uint64_t wr_id, size_t offset, size_t length_bytes) {
-    return qp.PostRecv(wr_id, memory.data() + offset, length_bytes, &region);
-  }
+  // half. UC and UD: AwaitPosted, too.
+  absl::Status PostRecv(uint64_t wr_id, size_t offset, size_t length_bytes);
 };
+
+// What was posted to `qp` is with its device. A sender that nobody makes wait (UC, UD) may be
+// faster than the engine that takes a receive from the ring.
+absl::Status AwaitPosted(const QueuePair& qp);
 
 struct WiredOptions {
   QpType type = QpType::kRc;
