@@ -45,8 +45,8 @@ absl::StatusOr<Application> Application::Listen(const DaemonProcess& daemon,
 
 absl::StatusOr<Application> Application::Connect(const DaemonProcess& daemon,
                                                  const std::string& address, uint16_t port,
-                                                 uint64_t seed) {
-  return Start(daemon, "connect", WithPort(address, port), seed);
+                                                 uint64_t seed, bool hoards) {
+  return Start(daemon, hoards ? "hoard" : "connect", WithPort(address, port), seed);
 }
 
 std::string Application::Output() const {

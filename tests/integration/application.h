@@ -16,10 +16,10 @@ class Application {
   // Listens on a free port of `address`; returns once it does. Errors: Internal with its output.
   static absl::StatusOr<Application> Listen(const DaemonProcess& daemon, const std::string& address,
                                             uint64_t seed);
-  // Connects; returns at once.
+  // Connects; returns at once. `hoards`: has one of every object that traffic does not use, too.
   static absl::StatusOr<Application> Connect(const DaemonProcess& daemon,
                                              const std::string& address, uint16_t port,
-                                             uint64_t seed);
+                                             uint64_t seed, bool hoards = false);
 
   [[nodiscard]] uint16_t port() const noexcept { return port_; }
   // What it has printed so far.

@@ -77,7 +77,7 @@ TEST_F(KillTest, TheServerHearsOfAKilledClientAndServesTheNextAtOnce) {
     SCOPED_TRACE(round);
     ASSERT_OK_AND_ASSIGN(Application victim,
                          Application::Connect(Daemon(1), Ipv4(0), listener.local_addr().port,
-                                              static_cast<uint64_t>(round)));
+                                              static_cast<uint64_t>(round), /*hoards=*/true));
     absl::Time killed_at;
     std::optional<Ended> ended;
     // Every other victim gets as far as traffic; the others die on their way.
@@ -103,6 +103,7 @@ TEST_F(KillTest, TheServerHearsOfAKilledClientAndServesTheNextAtOnce) {
     killed_at = absl::Now();
     killed = true;
     server.join();
+    EXPECT_EQ(victim.Output().find("traffic_app: "), std::string::npos) << victim.Output();
     if (ended) {
       ++connected;
       EXPECT_FALSE(absl::IsDataLoss(ended->status)) << ended->status;

@@ -4,13 +4,17 @@
 //   traffic_app RUN_DIR listen ADDRESS:PORT SEED     prints "listening PORT", then serves each that
 //                                                    connects
 //   traffic_app RUN_DIR connect ADDRESS:PORT SEED    prints "connected"; ends with the connection
+//   traffic_app RUN_DIR hoard ADDRESS:PORT SEED      as connect; before the traffic it makes one of
+//                                                    everything else (hoard.h)
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "rdmad/rdmad.h"
+#include "tests/integration/hoard.h"
 #include "tests/integration/traffic.h"
 
 namespace rdmad::testing {
@@ -39,10 +43,16 @@ int Serve(const Client& client, const std::string& address, uint64_t seed) {
   }
 }
 
-int Connect(const Client& client, const std::string& peer, uint64_t seed) {
+int Connect(const Client& client, const std::string& peer, uint64_t seed, bool hoards) {
   absl::StatusOr<Endpoint> endpoint = Endpoint::Connect(client, peer);
   if (!endpoint.ok()) return Fail(endpoint.status());
   Say("connected");
+  std::optional<Hoard> hoard;
+  if (hoards) {
+    absl::StatusOr<Hoard> made = MakeHoard(client, endpoint->local_addr());
+    if (!made.ok()) return Fail(made.status());
+    hoard.emplace(std::move(made).value());
+  }
   const std::atomic<bool> stop{false};
   const absl::Status status = RunTraffic(client, *endpoint, {.seed = seed}, stop);
   return status.ok() ? 0 : Fail(status);
@@ -50,7 +60,7 @@ int Connect(const Client& client, const std::string& peer, uint64_t seed) {
 
 int Main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "usage: traffic_app RUN_DIR listen|connect ADDRESS:PORT SEED\n");
+    std::fprintf(stderr, "usage: traffic_app RUN_DIR listen|connect|hoard ADDRESS:PORT SEED\n");
     return 2;
   }
   AttachOptions options;
@@ -58,8 +68,9 @@ int Main(int argc, char** argv) {
   absl::StatusOr<Client> client = Client::Attach(options);
   if (!client.ok()) return Fail(client.status());
   const uint64_t seed = std::strtoull(argv[4], nullptr, 10);
-  return std::string(argv[2]) == "listen" ? Serve(*client, argv[3], seed)
-                                          : Connect(*client, argv[3], seed);
+  const std::string role = argv[2];
+  return role == "listen" ? Serve(*client, argv[3], seed)
+                          : Connect(*client, argv[3], seed, role == "hoard");
 }
 
 }  // namespace

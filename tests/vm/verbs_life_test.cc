@@ -239,7 +239,7 @@ TEST_F(VerbsLifeTest, AKilledApplicationLeavesNothingInTheKernel) {
     SCOPED_TRACE(round);
     ASSERT_OK_AND_ASSIGN(Application victim,
                          Application::Connect(Daemon(0), Ipv4(1), listener.local_addr().port,
-                                              static_cast<uint64_t>(round)));
+                                              static_cast<uint64_t>(round), /*hoards=*/true));
     std::atomic<bool> killed{false};
     std::atomic<bool> accepted{false};
     TrafficCounts counts;
@@ -262,6 +262,7 @@ TEST_F(VerbsLifeTest, AKilledApplicationLeavesNothingInTheKernel) {
     victim.Kill();
     killed = true;
     server.join();
+    EXPECT_EQ(victim.Output().find("traffic_app: "), std::string::npos) << victim.Output();
     if (counts.received > 0) ++with_traffic;
     if (baseline.empty()) {
       // What is made once on first use exists now.
