@@ -237,9 +237,10 @@ TEST_F(VerbsLifeTest, AKilledApplicationLeavesNothingInTheKernel) {
   int with_traffic = 0;
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE(round);
-    ASSERT_OK_AND_ASSIGN(Application victim,
-                         Application::Connect(Daemon(0), Ipv4(1), listener.local_addr().port,
-                                              static_cast<uint64_t>(round), /*hoards=*/round % 4 < 2));
+    ASSERT_OK_AND_ASSIGN(
+        Application victim,
+        Application::Connect(Daemon(0), Ipv4(1), listener.local_addr().port,
+                             static_cast<uint64_t>(round), /*hoards=*/round % 4 < 2));
     std::atomic<bool> killed{false};
     std::atomic<bool> accepted{false};
     TrafficCounts counts;
