@@ -126,7 +126,7 @@ bool RpcDoor::Admit(int socket) {
     Sweep();
     if (too_many()) return refuse("too many connections");
   }
-  if (!MakeRoomForUnproven(peer->uid)) return refuse("too many connections that have not called yet");
+  MakeRoomForUnproven(peer->uid);
   // The number may be a connection's that has ended unseen.
   if (const auto old = connections_.find(socket); old != connections_.end()) Forget(old);
   connections_[socket] = {peer->uid, peer->pid, InodeOf(socket), MonotonicNs(), ""};
@@ -143,11 +143,10 @@ void RpcDoor::Sweep() {
   }
 }
 
-bool RpcDoor::MakeRoomForUnproven(uid_t uid) {
+void RpcDoor::MakeRoomForUnproven(uid_t uid) {
   const auto user = count_by_user_.find(uid);
-  if (user == count_by_user_.end() || user->second < options_.max_connections_without_session) {
-    return true;
-  }
+  if (user == count_by_user_.end() || user->second < options_.max_connections_without_session)
+    return;
   size_t unproven = 0;
   auto oldest = connections_.end();
   for (auto it = connections_.begin(); it != connections_.end();) {
@@ -159,17 +158,16 @@ bool RpcDoor::MakeRoomForUnproven(uid_t uid) {
       it = Forget(it);
     } else {
       ++unproven;
-      if (oldest == connections_.end() || connection.since_ns < oldest->second.since_ns) oldest = it;
+      if (oldest == connections_.end() || connection.since_ns < oldest->second.since_ns)
+        oldest = it;
       ++it;
     }
   }
-  if (unproven < options_.max_connections_without_session) return true;
-  if (MonotonicNs() - oldest->second.since_ns < options_.drop_after_ns) return false;
+  if (unproven < options_.max_connections_without_session) return;
   // gRPC sees the end of it and closes it. No other socket can have got its number meanwhile: they
   // are all made on this thread.
   ::shutdown(oldest->first, SHUT_RDWR);
   Forget(oldest);
-  return true;
 }
 
 absl::Status RpcDoor::Prove(Connection& connection, const std::string& token) {

@@ -5,9 +5,9 @@
 // session's own user (or root's): a token that leaked to another user is of no use to them. Calls
 // arrive on gRPC's thread, are carried out on this one, and answered when they are done.
 //
-// What gRPC has read of a call it keeps until the call is whole, however long that takes, and nobody
-// can bound it. So few connections are open that no living session answers for: a user's oldest of
-// these goes when one too many comes. And a session has few connections.
+// What gRPC has read of a call it keeps until the call is whole, however long that takes, and
+// nobody can bound it. So few connections are open that no living session answers for: a user's
+// oldest of these goes when one too many comes. And a session has few connections.
 //
 // Thread: control. Owner: Daemon.
 #pragma once
@@ -39,7 +39,6 @@ struct RpcDoorOptions {
   size_t max_connections_per_user = 2048;
   size_t max_connections_per_session = 4;
   size_t max_connections_without_session = 32;  // of one user
-  int64_t drop_after_ns = 1'000'000'000;        // time that such a one has for its first call
 };
 
 struct RpcCounters {
@@ -93,8 +92,9 @@ class RpcDoor {
   // refused shall cost little.
   void Sweep();
   Connections::iterator Forget(Connections::iterator connection);
-  // Makes room for one more connection of this user that has not called yet; false if there is none.
-  bool MakeRoomForUnproven(uid_t uid);
+  // Drops the oldest connection of this user that no living session answers for, if there are too
+  // many of these.
+  void MakeRoomForUnproven(uid_t uid);
   // Notes that the connection serves the session of this token. Errors: ResourceExhausted.
   absl::Status Prove(Connection& connection, const std::string& token);
   void OnCall(const std::shared_ptr<RpcCall>& call);
