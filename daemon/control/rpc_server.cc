@@ -7,6 +7,8 @@
 #include <grpcpp/server_posix.h>
 #include <pthread.h>
 
+#include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -99,8 +101,16 @@ class GrpcServer final : public RpcServer {
 
   void Shutdown() override {
     if (server_ == nullptr) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
     // With a deadline in the past, calls that are still being read are cancelled.
     server_->Shutdown(std::chrono::system_clock::now());
+    // Each has steps left, and a step that is begun on a queue that is shut down aborts the process.
+    std::unique_lock lock(mutex_);
+    all_gone_.wait(lock, [this] { return calls_ == 0; });
+    lock.unlock();
     queue_->Shutdown();
     if (thread_.joinable()) thread_.join();
     server_.reset();
@@ -119,8 +129,19 @@ class GrpcServer final : public RpcServer {
   };
 
   void AskForNext() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      ++calls_;
+    }
     auto* call = new Call;
     service_.RequestCall(&call->context, &call->stream, queue_.get(), queue_.get(), call);
+  }
+
+  void End(Call* call) {
+    delete call;
+    const std::lock_guard lock(mutex_);
+    if (--calls_ == 0) all_gone_.notify_all();
   }
 
   void Serve() {
@@ -131,7 +152,7 @@ class GrpcServer final : public RpcServer {
       switch (call->phase) {
         case Call::Phase::kArriving:
           if (!good) {  // the server stops
-            delete call;
+            End(call);
             break;
           }
           AskForNext();
@@ -149,7 +170,7 @@ class GrpcServer final : public RpcServer {
           }
           break;
         case Call::Phase::kAnswering:
-          delete call;
+          End(call);
           break;
       }
     }
@@ -179,6 +200,10 @@ class GrpcServer final : public RpcServer {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
   std::thread thread_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable all_gone_;
+  uint32_t calls_ = 0;  // Call objects
+  bool stopping_ = false;
 };
 
 }  // namespace

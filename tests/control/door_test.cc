@@ -381,6 +381,7 @@ TEST_F(Door, CallsThatNeverEndTakeLittleMemory) {
 TEST_F(Door, ASessionHasFewConnections) {
   Start();
   ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
+  ASSERT_OK(GetSession(client, client.token()));  // connects
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   absl::Status status;
   while (channels.size() < 20 && status.ok()) {
