@@ -162,14 +162,14 @@ TEST_F(SdkCmTest, CallsInTheWrongStateSaySo) {
   EXPECT_OK(id->CreateQp(nullptr, QpInit()));
 }
 
-TEST_F(SdkCmTest, WhatTheDeviceLacksIsUnimplemented) {
+TEST_F(SdkCmTest, ADatagramQpGoesWithTheUdpPortSpaceOnly) {
   ASSERT_OK_AND_ASSIGN(const auto id, CmId::Create(*client_));
   ASSERT_OK(id->BindAddr(LocalAddress()));
   QpInit datagram;
   datagram.type = QpType::kUd;
   const absl::Status status = id->CreateQp(nullptr, datagram);
-  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
-  EXPECT_EQ(sdk::StatusToErrno(status), EOPNOTSUPP);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(sdk::StatusToErrno(status), EINVAL);
 }
 
 // rdma_init_qp_attr, RTR and RTS by hand, rdma_establish: a QP that is not the id's.
