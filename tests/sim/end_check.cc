@@ -138,7 +138,8 @@ bool End::HasCause(const SendRecord& record, WcStatus status) const {
 void End::SettleDone(size_t index) {
   SendRecord& record = sends_[index];
   if (IsWrite(record)) {
-    std::memcpy(peer_->arena_.model(record.remote_offset), record.content.data(), record.bytes);
+    // (Not by memcpy, to which no content is a null pointer.)
+    std::copy_n(record.content.begin(), record.bytes, peer_->arena_.model(record.remote_offset));
   } else if (record.opcode == WrOpcode::kRdmaRead) {
     CheckRead(index);
   } else if (IsAtomic(record)) {
@@ -245,8 +246,8 @@ void End::OnReceived(const Wc& wc, const RecvRecord& receive) {
   }
   if (write) {
     // Executed in order, so nothing later has overwritten it yet.
-    if (std::memcmp(arena_.at(message->remote_offset), message->content.data(), message->bytes) !=
-        0) {
+    if (!std::equal(message->content.begin(), message->content.begin() + message->bytes,
+                    arena_.at(message->remote_offset))) {
       Blame("receive ", wc.wr_id, " tells of a write that is not there");
     }
     return;
