@@ -1,9 +1,14 @@
 // What devices a host gets, what they say of themselves, and which limits they keep.
 #include "daemon/device/soft/soft_devices.h"
 
+#include <unistd.h>
+
 #include <set>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "daemon/device/soft/net_config.h"
 #include "gtest/gtest.h"
 #include "proto/shm/completion_queue.h"
 #include "tests/device/soft/soft_host.h"
@@ -31,13 +36,27 @@ bool HasProblem(const SoftHost& host, const std::string& what, const std::string
 }
 
 // A veth with three addresses. False: cannot be made.
+// The kernel tells of a carrier when it gets to it, up to a second later.
+bool AwaitCarrier(bool carrier) {
+  for (int i = 0; i < 1000; ++i) {
+    const absl::StatusOr<std::vector<NetInterface>> interfaces = ReadInterfaces();
+    if (!interfaces.ok()) return false;
+    for (const NetInterface& one : *interfaces) {
+      if (one.name == "v0" && one.running == carrier) return true;
+    }
+    ::usleep(5000);
+  }
+  return false;
+}
+
 bool AddVeth() {
   return rdmad::testing::HavePrivateNetwork() &&
          rdmad::testing::Run(
              "ip link add v0 type veth peer name v1 && ip link set v0 mtu 1500 address "
              "02:11:22:33:44:55 up &&"
              "ip link set v1 up && ip addr flush dev v0 && ip addr add 192.0.2.7/24 dev v0 &&"
-             "ip addr add 2001:db8::7/64 dev v0 nodad && ip addr add fe80::7/64 dev v0 nodad");
+             "ip addr add 2001:db8::7/64 dev v0 nodad && ip addr add fe80::7/64 dev v0 nodad") &&
+         AwaitCarrier(true);
 }
 
 void RemoveVeth() {
@@ -102,6 +121,7 @@ TEST_F(SoftDevicesTest, AutomaticTakesWhatIsUp) {
 TEST_F(SoftDevicesTest, NoCarrierIsAnInactivePort) {
   if (!AddVeth()) GTEST_SKIP() << "needs a network namespace, ip and veth";
   rdmad::testing::Run("ip link set v1 down");
+  ASSERT_TRUE(AwaitCarrier(false));
   {
     SoftHost host({"192.0.2.7"}, TestPort());
     ASSERT_EQ(host.devices->devices().size(), 1u);
