@@ -9,6 +9,23 @@ namespace rdmad {
 using sdk::OneSge;
 using sdk::TooLong;
 
+namespace {
+
+// A WR that names memory of the peer.
+SendWr RemoteWr(WrOpcode opcode, uint64_t wr_id, std::span<const Sge> sges, uint32_t flags, uint64_t remote_addr,
+                uint32_t rkey) noexcept {
+  SendWr wr;
+  wr.wr_id = wr_id;
+  wr.opcode = opcode;
+  wr.flags = flags;
+  wr.sges = sges;
+  wr.remote_addr = remote_addr;
+  wr.rkey = rkey;
+  return wr;
+}
+
+}  // namespace
+
 absl::Status QueuePair::PostSend(std::span<const SendWr> wrs, size_t* posted) noexcept {
   return state_->PostSend(wrs, posted);
 }
@@ -49,13 +66,7 @@ absl::Status QueuePair::PostRead(uint64_t wr_id, void* addr, size_t length_bytes
 
 absl::Status QueuePair::PostReadv(uint64_t wr_id, std::span<const Sge> sges, uint32_t flags, uint64_t remote_addr,
                                   uint32_t rkey) noexcept {
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.opcode = WrOpcode::kRdmaRead;
-  wr.flags = flags;
-  wr.sges = sges;
-  wr.remote_addr = remote_addr;
-  wr.rkey = rkey;
+  const SendWr wr = RemoteWr(WrOpcode::kRdmaRead, wr_id, sges, flags, remote_addr, rkey);
   return state_->PostSend({&wr, 1}, nullptr);
 }
 
@@ -67,13 +78,7 @@ absl::Status QueuePair::PostWrite(uint64_t wr_id, const void* addr, size_t lengt
 
 absl::Status QueuePair::PostWritev(uint64_t wr_id, std::span<const Sge> sges, uint32_t flags, uint64_t remote_addr,
                                    uint32_t rkey) noexcept {
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.opcode = WrOpcode::kRdmaWrite;
-  wr.flags = flags;
-  wr.sges = sges;
-  wr.remote_addr = remote_addr;
-  wr.rkey = rkey;
+  const SendWr wr = RemoteWr(WrOpcode::kRdmaWrite, wr_id, sges, flags, remote_addr, rkey);
   return state_->PostSend({&wr, 1}, nullptr);
 }
 
@@ -95,13 +100,7 @@ absl::Status QueuePair::PostUdSend(uint64_t wr_id, const void* addr, size_t leng
 absl::Status QueuePair::PostCompareSwap(uint64_t wr_id, void* addr, const MemoryRegion* mr, uint32_t flags,
                                         uint64_t remote_addr, uint32_t rkey, uint64_t compare, uint64_t swap) noexcept {
   const OneSge one(addr, sizeof(uint64_t), mr);
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.opcode = WrOpcode::kCompareSwap;
-  wr.flags = flags;
-  wr.sges = one.span();
-  wr.remote_addr = remote_addr;
-  wr.rkey = rkey;
+  SendWr wr = RemoteWr(WrOpcode::kCompareSwap, wr_id, one.span(), flags, remote_addr, rkey);
   wr.compare_add = compare;
   wr.swap = swap;
   return state_->PostSend({&wr, 1}, nullptr);
@@ -110,13 +109,7 @@ absl::Status QueuePair::PostCompareSwap(uint64_t wr_id, void* addr, const Memory
 absl::Status QueuePair::PostFetchAdd(uint64_t wr_id, void* addr, const MemoryRegion* mr, uint32_t flags,
                                      uint64_t remote_addr, uint32_t rkey, uint64_t add) noexcept {
   const OneSge one(addr, sizeof(uint64_t), mr);
-  SendWr wr;
-  wr.wr_id = wr_id;
-  wr.opcode = WrOpcode::kFetchAdd;
-  wr.flags = flags;
-  wr.sges = one.span();
-  wr.remote_addr = remote_addr;
-  wr.rkey = rkey;
+  SendWr wr = RemoteWr(WrOpcode::kFetchAdd, wr_id, one.span(), flags, remote_addr, rkey);
   wr.compare_add = add;
   return state_->PostSend({&wr, 1}, nullptr);
 }

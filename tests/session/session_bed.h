@@ -27,6 +27,10 @@
 
 namespace rdmad::session {
 
+inline bool Mentions(const absl::Status& status, const std::string& words) {
+  return std::string(status.message()).find(words) != std::string::npos;
+}
+
 class FakeHost final : public SessionHost {
  public:
   std::unique_ptr<FdWatch> WatchWritable(int, std::function<void()> ready) override {

@@ -13,10 +13,6 @@ namespace {
 
 using absl::StatusCode;
 
-bool Mentions(const absl::Status& status, const std::string& words) {
-  return std::string(status.message()).find(words) != std::string::npos;
-}
-
 v1::DestroyAhRequest DestroyAh(Handle ah) {
   v1::DestroyAhRequest request;
   request.set_ah(ah);

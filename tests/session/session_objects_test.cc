@@ -14,10 +14,6 @@ namespace {
 
 using absl::StatusCode;
 
-bool Mentions(const absl::Status& status, const std::string& words) {
-  return std::string(status.message()).find(words) != std::string::npos;
-}
-
 v1::DestroyPoolRequest DestroyPool(Handle pool, bool force = false) {
   v1::DestroyPoolRequest request;
   request.set_pool(pool);
