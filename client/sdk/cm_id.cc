@@ -50,6 +50,22 @@ absl::Status CallForId(const IdState& state, const Method& method, typename Meth
   return state.session->Call(method, request).status();
 }
 
+// The ids of connect requests that nobody has read belong to the channel that their request is read from.
+void MoveRequests(sdk::Session& session, sdk::EventChannelState& from, const sdk::EventChannelState& to,
+                  std::vector<shm::CmEvent>* unread) {
+  const size_t count = unread->size();
+  for (size_t i = 0; i < count; ++i) {
+    if ((*unread)[i].type != static_cast<uint32_t>(CmEventType::kConnectRequest)) continue;
+    v1::MigrateIdRequest request;
+    request.set_id((*unread)[i].id_handle);
+    request.set_channel(to.handle());
+    // It fails only with the session, which ends all events.
+    if (!session.Call(rpc::kMigrateId, request).ok()) return;
+    const std::vector<shm::CmEvent> later = from.MoveRequestAway(request.id());
+    unread->insert(unread->end(), later.begin(), later.end());
+  }
+}
+
 }  // namespace
 
 CmId::CmId(std::shared_ptr<sdk::IdState> state, void* context) noexcept : state_(std::move(state)), context_(context) {
@@ -163,6 +179,7 @@ absl::Status CmId::Migrate(EventChannel* channel) {
     std::vector<shm::CmEvent> unread = from->MoveIdAway(*state_, reply->events_reported());
     state_->WaitForAcks();
     for (shm::CmEvent& event : unread) event.generation = reply->generation();
+    MoveRequests(*state_->session, *from, *to, &unread);
     {
       const std::lock_guard lock(state_->mutex);
       state_->generation = reply->generation();

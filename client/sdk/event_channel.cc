@@ -174,6 +174,19 @@ std::vector<shm::CmEvent> EventChannelState::MoveIdAway(const IdState& id, uint3
   return TakeOut(id, reported);
 }
 
+std::vector<shm::CmEvent> EventChannelState::MoveRequestAway(uint64_t id_handle) {
+  const std::lock_guard lock(mutex_);
+  std::vector<shm::CmEvent> unread;
+  const auto is_of_id = [&](const shm::CmEvent& event) {
+    return event.id_handle == id_handle && event.type != kConnectRequest;
+  };
+  std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(unread), is_of_id);
+  std::erase_if(pending_, is_of_id);
+  const std::vector<shm::CmEvent> in_pipe = Peek(kPeekAll);
+  std::copy_if(in_pipe.begin(), in_pipe.end(), std::back_inserter(unread), is_of_id);
+  return unread;
+}
+
 void EventChannelState::AddPending(const std::vector<shm::CmEvent>& events) {
   const std::lock_guard lock(mutex_);
   pending_.insert(pending_.end(), events.begin(), events.end());

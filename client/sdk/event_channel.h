@@ -106,6 +106,9 @@ class EventChannelState : public std::enable_shared_from_this<EventChannelState>
   void RemoveId(const IdState& id, uint32_t reported);
   // The same for an id that goes to another channel; returns its events that nobody has read.
   std::vector<shm::CmEvent> MoveIdAway(const IdState& id, uint32_t reported);
+  // The same for an id that a connect request made and that nobody has read: what came after the request. After the
+  // daemon has moved it.
+  std::vector<shm::CmEvent> MoveRequestAway(uint64_t id_handle);
   // Events that came along with an id: reported before those of the pipe.
   void AddPending(const std::vector<shm::CmEvent>& events);
   bool HasPending() const;

@@ -16,24 +16,19 @@ using device::CmEvent;
 using device::CmEventType;
 
 constexpr uint32_t kOptionLevelId = 0;     // RDMA_OPTION_ID
-constexpr uint8_t kMaxDepth = 0xff;        // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
 constexpr size_t kMaxMemberships = 32;     // of one id
 constexpr uint32_t kSendOnlyFlag = 1;      // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
-absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t* depth) {
+absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t any,
+                        uint8_t* depth) {
   const uint32_t limit = device == nullptr ? 0 : device->attr().max_qp_rd_atom;
-  if (*depth == kMaxDepth) {
-    *depth = static_cast<uint8_t>(std::min<uint32_t>(limit, kMaxDepth));
+  if (*depth == any) {
+    *depth = static_cast<uint8_t>(std::min<uint32_t>(limit, any));
     return absl::OkStatus();
   }
   if (*depth <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, "=", *depth, " device_max=", limit));
-}
-
-absl::Status LimitDepths(const device::Device* device, device::ConnParam* param) {
-  RD_RETURN_IF_ERROR(LimitDepth("responder_resources", device, &param->responder_resources));
-  return LimitDepth("initiator_depth", device, &param->initiator_depth);
 }
 
 // As the events of a failed join carry it.
@@ -101,6 +96,7 @@ absl::Status CmId::ResolveRoute(uint32_t timeout_ms) {
 }
 
 absl::Status CmId::Listen(int backlog) {
+  max_backlog_ = backlog <= 0 ? kMaxBacklog : std::min(backlog, kMaxBacklog);
   return endpoint_->Listen(backlog);
 }
 
@@ -109,6 +105,7 @@ absl::Status CmId::Establish() {
 }
 
 absl::Status CmId::Reject(std::span<const uint8_t> private_data) {
+  LeaveBacklog();
   return endpoint_->Reject(private_data);
 }
 
@@ -162,19 +159,29 @@ bool CmId::is_datagram() const noexcept {
 }
 
 absl::Status CmId::Connect(device::ConnParam param) {
-  if (!is_datagram()) RD_RETURN_IF_ERROR(LimitDepths(device(), &param));
+  if (!is_datagram()) RD_RETURN_IF_ERROR(LimitDepths(&param));
   if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
   driver_.SetMinRnrTimer(param.min_rnr_timer);
   return endpoint_->Connect(param);
 }
 
+absl::Status CmId::LimitDepths(device::ConnParam* param) const {
+  RD_RETURN_IF_ERROR(
+      LimitDepth("responder_resources", device(), kAnyDepth, &param->responder_resources));
+  RD_RETURN_IF_ERROR(LimitDepth("initiator_depth", device(), kAnyDepth, &param->initiator_depth));
+  // Whoever accepts may not have more READs under way than the peer has offered to answer.
+  param->initiator_depth = std::min(param->initiator_depth, offered_initiator_depth_);
+  return absl::OkStatus();
+}
+
 void CmId::Accept(device::ConnParam param, Done done) {
+  LeaveBacklog();
   if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
   if (is_datagram()) {
     done(endpoint_->Accept(param));
     return;
   }
-  const absl::Status limited = LimitDepths(device(), &param);
+  const absl::Status limited = LimitDepths(&param);
   if (!limited.ok() || driver_.qp() == nullptr) {
     done(limited.ok() ? endpoint_->Accept(param) : limited);
     return;
@@ -209,12 +216,13 @@ void CmId::Disconnect(Done done) {
 CmId::Migration CmId::Migrate(EventChannel* channel) {
   std::vector<shm::CmEvent> waiting = channel_->TakeQueued(handle_);
   channel_->RemoveUser(handle_);
-  const Migration migration{events_reported_, ++generation_};
+  Migration migration{events_reported_, ++generation_, {}};
   channel_ = channel;
   channel_->AddUser(handle_, this);
   for (shm::CmEvent& event : waiting) {
     event.generation = generation_;
     channel_->Send(event);
+    if (event.listen_handle != 0) migration.requests.push_back(event.id_handle);
   }
   return migration;
 }
@@ -232,6 +240,7 @@ void CmId::OnCmEvent(CmEvent event) {
     case CmEventType::kRejected:
     case CmEventType::kDisconnected:
     case CmEventType::kDeviceRemoval:
+      LeaveBacklog();
       if (!is_datagram()) driver_.MoveToErr();
       break;
     case CmEventType::kMulticastJoin:
@@ -257,8 +266,12 @@ void CmId::OnCmEvent(CmEvent event) {
 void CmId::OnConnectRequest(CmEvent event) {
   std::unique_ptr<CmId> id(
       new CmId(manager_, host_, channel_, port_space_, std::move(event.new_endpoint)));
-  // Nobody reads this channel any more: the request ends here, which rejects it.
-  if (channel_->broken()) return;
+  // Nobody reads this channel any more, or nobody keeps up with it: the request ends here, which
+  // rejects it. The soft device counts, too, and then drops the message, as TCP does; on the verbs
+  // device the kernel counts only what we have not fetched yet, which is nothing.
+  if (channel_->broken() || backlog_.use_count() - 1 >= max_backlog_) return;
+  id->backlog_place_ = backlog_;
+  id->offered_initiator_depth_ = event.param.initiator_depth;
   CmId* const added = id.get();
   const absl::StatusOr<uint64_t> handle = host_->AdoptId(std::move(id), *this);
   if (!handle.ok()) return;

@@ -40,6 +40,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -103,6 +104,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   struct Migration {
     uint32_t events_reported;  // until now, all of them to older channels
     uint32_t generation;       // of events on the new one
+    // Ids whose connect requests were among the events that went along: they are to follow.
+    std::vector<uint64_t> requests;
   };
   // Events of this id that were still queued for the old channel go to the new one.
   Migration Migrate(EventChannel* channel);
@@ -128,6 +131,9 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void OnEventWritten() noexcept override { ++events_reported_; }
 
  private:
+  static constexpr uint8_t kAnyDepth = 0xff;  // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+  static constexpr int kMaxBacklog = 1024;    // of one listener; also what a backlog of 0 means
+
   // A request that came in on a listener: not in any channel's books before it is adopted.
   CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
        device::PortSpace port_space, std::unique_ptr<device::CmEndpoint> endpoint);
@@ -140,6 +146,10 @@ class CmId : public device::CmEventSink, public EventChannelUser {
     bool is_send_only = false;          // the QP is not to be attached
   };
 
+  // Puts numbers in place of "as many as possible"; InvalidArgument: more than the device can.
+  absl::Status LimitDepths(device::ConnParam* param) const;
+  // The application has said something to the request, or it is over: the backlog has room again.
+  void LeaveBacklog() noexcept { backlog_place_.reset(); }
   // There is no connection whose state the QP follows.
   bool is_datagram() const noexcept;
   void OnMulticastJoin(device::CmEvent event);
@@ -162,6 +172,12 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   std::unique_ptr<device::CmEndpoint> endpoint_;
   QpDriver driver_;
   device::QpType qp_type_ = device::QpType::kRc;
+  // A listener's: its requests that wait for an answer share it.
+  const std::shared_ptr<const char> backlog_ = std::make_shared<const char>();
+  long max_backlog_ = kMaxBacklog;
+  // A request's.
+  std::shared_ptr<const char> backlog_place_;
+  uint8_t offered_initiator_depth_ = kAnyDepth;
   // By the number that the endpoint knows them by, which no two joins share.
   std::map<uint64_t, Membership> memberships_;
   uint64_t last_membership_ = 0;

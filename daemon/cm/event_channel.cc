@@ -31,7 +31,7 @@ uint64_t EventChannel::OwnerHandle(const shm::CmEvent& event) noexcept {
 void EventChannel::Send(const shm::CmEvent& event) {
   if (state_ != State::kOpen) return;
   if (queue_.empty() && Write(event)) return;
-  if (queue_.size() >= queue_limit_) {
+  if (queue_.size() >= queue_limit_ + kQueueLimitPerUser * users_.size()) {
     Stop(State::kOverflowed);
     host_->OnChannelOverflow(*this);
     return;

@@ -2,9 +2,10 @@
 // records.
 //
 // The client holds the read end. A record is at most PIPE_BUF, so a write is whole or fails with
-// EAGAIN; nothing here ever blocks. When the pipe is full, events wait in a bounded queue, in
-// order, until OnWritable(). A client that lets even that queue run over has stopped reading for
-// good: the host is told and closes the session. The waiting events of one id can be taken back
+// EAGAIN; nothing here ever blocks. When the pipe is full, events wait in a queue, in order, until
+// OnWritable(). It has room for what ids without number may say before their application looks: the
+// bound grows with the ids, which are under quota. A client that lets even that run over has
+// stopped reading for good: the host is told and closes the session. The waiting events of one id can be taken back
 // out, which is how destroying and migrating an id work.
 //
 // Main ignores SIGPIPE: a closed read end shows as EPIPE, after which events are dropped silently.
@@ -48,6 +49,9 @@ class EventChannelUser {
 class EventChannel {
  public:
   static constexpr size_t kDefaultQueueLimit = 4096;  // records, 1.4 MiB
+  // An id that nobody looks at says at most: established, disconnected, its address has moved, its
+  // device has gone, its wait is over; or a few groups' worth.
+  static constexpr size_t kQueueLimitPerUser = 8;
 
   // Takes the write end of a pipe and makes it non-blocking. `host` outlives the channel.
   EventChannel(UniqueFd write_end, EventChannelHost* host, size_t queue_limit = kDefaultQueueLimit);

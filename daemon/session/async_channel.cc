@@ -20,7 +20,7 @@ AsyncChannel::AsyncChannel(UniqueFd write_end, SessionHost* host, std::function<
 void AsyncChannel::Send(const shm::AsyncEvent& event) {
   if (broken_) return;
   if (queue_.empty() && Write(event)) return;
-  const Key key(event.type, event.handle);
+  const Key key(event.handle, event.type);
   if (const auto waiting = queued_.find(key); waiting != queued_.end()) {
     queue_.splice(queue_.end(), queue_, waiting->second);
     return;
@@ -34,6 +34,14 @@ void AsyncChannel::Send(const shm::AsyncEvent& event) {
   }
   queued_[key] = queue_.insert(queue_.end(), event);
   if (watch_ == nullptr) watch_ = host_->WatchWritable(fd_.get(), [this] { OnWritable(); });
+}
+
+void AsyncChannel::Drop(uint64_t handle) {
+  const auto first = queued_.lower_bound({handle, 0});
+  auto last = first;
+  for (; last != queued_.end() && last->first.first == handle; ++last) queue_.erase(last->second);
+  queued_.erase(first, last);
+  if (queue_.empty()) watch_.reset();
 }
 
 bool AsyncChannel::Write(const shm::AsyncEvent& event) noexcept {
@@ -50,7 +58,7 @@ bool AsyncChannel::Write(const shm::AsyncEvent& event) noexcept {
 
 void AsyncChannel::OnWritable() {
   while (!queue_.empty() && Write(queue_.front())) {
-    queued_.erase({queue_.front().type, queue_.front().handle});
+    queued_.erase({queue_.front().handle, queue_.front().type});
     queue_.pop_front();
   }
   if (broken_) Forget();

@@ -4,8 +4,8 @@
 // When the pipe is full, events wait in a bounded queue, in order, until it can be written again.
 // An event that waits there already moves to the end instead of being queued twice: a port that
 // goes up and down for months must not fill the queue of a client that does not care, and the last
-// thing said of it must be the truth. A client that lets the queue run over all the same has more
-// failed objects than it may own: its session ends.
+// thing said of it must be the truth. What waits of an object goes with the object, so the queue is
+// bounded by what a session may own: one that runs over all the same ends.
 //
 // Thread: control. Owner: Session.
 #pragma once
@@ -37,6 +37,8 @@ class AsyncChannel {
   AsyncChannel& operator=(const AsyncChannel&) = delete;
 
   void Send(const shm::AsyncEvent& event);
+  // The object is gone: what waits here of it is not told any more, as with ibv_destroy_qp().
+  void Drop(uint64_t handle);
   [[nodiscard]] size_t queued() const noexcept { return queue_.size(); }
 
  private:
@@ -48,7 +50,7 @@ class AsyncChannel {
   SessionHost* const host_;
   std::function<void()> on_overflow_;
   const size_t queue_limit_;
-  using Key = std::pair<uint32_t, uint64_t>;  // type and handle
+  using Key = std::pair<uint64_t, uint32_t>;  // handle and type
   std::list<shm::AsyncEvent> queue_;
   std::map<Key, std::list<shm::AsyncEvent>::iterator> queued_;
   std::unique_ptr<FdWatch> watch_;

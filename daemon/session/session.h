@@ -290,8 +290,10 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   // session_cm.cc
   absl::StatusOr<cm::CmId*> LiveId(Handle handle) const;
   // What a client asks of a connection; the QP that it names, if any, must be one of its own.
-  absl::StatusOr<device::ConnParam> OwnConnParam(const char* operation,
+  absl::StatusOr<device::ConnParam> OwnConnParam(const char* operation, const cm::CmId& id,
                                                  const v1::ConnParam& message) const;
+  // Also of an id's device that is not known yet.
+  [[nodiscard]] bool IsOfDevice(const QpObject& qp, const device::Device* device) const;
   void FillIdState(const cm::CmId& id, v1::IdState* state) const;
   void UnbindQp(CmIdObject& id);
 
@@ -372,6 +374,7 @@ template <typename T, HandleKind kKind>
 void Session::Bury(HandleTable<T, kKind>& table, Handle handle) {
   std::unique_ptr<T> object = table.Remove(handle);
   RD_CHECK(object != nullptr, "an object is buried once");
+  if (async_channel_ != nullptr) async_channel_->Drop(handle);
   const std::vector<std::function<void()>> on_gone = std::move(object->on_gone);
   object.reset();
   for (const std::function<void()>& callback : on_gone) callback();

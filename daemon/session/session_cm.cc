@@ -180,6 +180,12 @@ void Session::MigrateId(const v1::MigrateIdRequest& request, v1::MigrateIdReply*
   if (!channel.ok()) return done(channel.status());
   const cm::CmId::Migration migration = (*id)->Migrate((*channel)->channel.get());
   cm_ids_.Find(request.id())->channel = request.channel();
+  for (const Handle handle : migration.requests) {
+    CmIdObject* const requested = cm_ids_.Find(handle);
+    if (requested == nullptr) continue;
+    requested->id->Migrate((*channel)->channel.get());
+    requested->channel = request.channel();
+  }
   reply->set_events_reported(migration.events_reported);
   reply->set_generation(migration.generation);
   done(absl::OkStatus());
@@ -253,8 +259,7 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
         absl::StrCat("set_qp: ", HandleText(HandleKind::kQp, request.qp()), " belongs to ",
                      HandleText(HandleKind::kCmId, (*qp)->cm_id))));
   }
-  if (id->id->device() != nullptr &&
-      id->id->device() != environment_.devices->Find((*qp)->device_index)) {
+  if (id->id->device() != nullptr && !IsOfDevice(**qp, id->id->device())) {
     return done(absl::InvalidArgumentError("set_qp: the QP and the id are of different devices"));
   }
   id->qp = request.qp();
@@ -268,24 +273,36 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
                 });
 }
 
-absl::StatusOr<device::ConnParam> Session::OwnConnParam(const char* operation,
+absl::StatusOr<device::ConnParam> Session::OwnConnParam(const char* operation, const cm::CmId& id,
                                                         const v1::ConnParam& message) const {
+  const CmIdObject* const object = cm_ids_.Find(id.handle());
+  const QpObject* const bound = object == nullptr ? nullptr : qps_.Find(object->qp);
+  // It may have been bound before the id had a device.
+  if (bound != nullptr && !IsOfDevice(*bound, id.device())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(operation, ": the QP and the id are of different devices"));
+  }
   absl::StatusOr<device::ConnParam> param = FromMessage(message);
   if (!param.ok() || param->qpn == 0) return param;
   // A peer takes the number for the truth: naming another session's QP would end its connection.
   bool own = false;
   qps_.ForEach([&](Handle, const QpObject& qp) {
-    own = own || (qp.phase == Phase::kLive && qp.qp->qpn() == param->qpn);
+    own = own || (qp.phase == Phase::kLive && qp.qp->qpn() == param->qpn &&
+                  IsOfDevice(qp, id.device()));
   });
   if (own) return param;
-  return absl::InvalidArgumentError(
-      absl::StrCat(operation, ": qpn=", param->qpn, ": the session has no such QP"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      operation, ": qpn=", param->qpn, ": the session has no such QP on the id's device"));
+}
+
+bool Session::IsOfDevice(const QpObject& qp, const device::Device* device) const {
+  return device == nullptr || environment_.devices->Find(qp.device_index) == device;
 }
 
 void Session::Connect(const v1::ConnectRequest& request, v1::ConnectReply*, Done done) {
   absl::StatusOr<cm::CmId*> id = LiveId(request.id());
   if (!id.ok()) return done(id.status());
-  absl::StatusOr<device::ConnParam> param = OwnConnParam("connect", request.param());
+  absl::StatusOr<device::ConnParam> param = OwnConnParam("connect", **id, request.param());
   if (!param.ok()) return done(param.status());
   done((*id)->Connect(*std::move(param)));
 }
@@ -293,7 +310,7 @@ void Session::Connect(const v1::ConnectRequest& request, v1::ConnectReply*, Done
 void Session::Accept(const v1::AcceptRequest& request, v1::AcceptReply*, Done done) {
   absl::StatusOr<cm::CmId*> id = LiveId(request.id());
   if (!id.ok()) return done(id.status());
-  absl::StatusOr<device::ConnParam> param = OwnConnParam("accept", request.param());
+  absl::StatusOr<device::ConnParam> param = OwnConnParam("accept", **id, request.param());
   if (!param.ok()) return done(param.status());
   (*id)->Accept(*std::move(param), std::move(done));
 }

@@ -272,6 +272,40 @@ TEST_F(CmIdTest, RequestOverQuotaIsDestroyedSilently) {
   EXPECT_TRUE(Types().empty());
 }
 
+TEST_F(CmIdTest, RequestsBeyondTheBacklogAreRejectedUntilOneIsAnswered) {
+  ASSERT_TRUE(id_->Listen(2).ok());
+  FakeEndpoint* const first = endpoint_->SayRequest();
+  endpoint_->SayRequest();
+  endpoint_->SayRequest();
+  EXPECT_EQ(session_.ids.size(), 2u);
+  absl::Status accepted;
+  session_.ids.at(100)->Accept({}, Into(&accepted));
+  endpoint_->SayRequest();
+  EXPECT_EQ(session_.ids.size(), 3u) << "an accepted one does not count";
+  first->Say(CmEventType::kDisconnected);
+  endpoint_->SayRequest();
+  EXPECT_EQ(session_.ids.size(), 3u) << "nor does it make room twice";
+  session_.ids.erase(101);
+  endpoint_->SayRequest();
+  EXPECT_EQ(session_.ids.size(), 3u) << "one that is destroyed makes room";
+}
+
+TEST_F(CmIdTest, AcceptingSideStaysWithinWhatThePeerAnswers) {
+  FakeEndpoint* const request = endpoint_->SayRequest(/*initiator_depth=*/1);
+  absl::Status accepted;
+  session_.ids.at(100)->Accept(Depths(0xff, 0xff), Into(&accepted));
+  ASSERT_TRUE(accepted.ok()) << accepted;
+  EXPECT_EQ(request->param.initiator_depth, 1);
+  EXPECT_EQ(request->param.responder_resources, 16);
+}
+
+TEST_F(CmIdTest, MigrationNamesTheRequestsThatWentAlong) {
+  endpoint_->SayRequest();
+  channel_.Fill();
+  endpoint_->SayRequest();
+  EXPECT_EQ(id_->Migrate(other_channel_.get()).requests, std::vector<uint64_t>{101});
+}
+
 TEST_F(CmIdTest, RequestsThatTheClientNeverSawGoWithTheListener) {
   channel_.Fill();
   endpoint_->SayRequest();

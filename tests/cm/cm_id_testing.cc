@@ -85,8 +85,9 @@ void FakeEndpoint::Say(device::CmEventType type, int status) {
   sink->OnCmEvent(std::move(event));
 }
 
-FakeEndpoint* FakeEndpoint::SayRequest() {
+FakeEndpoint* FakeEndpoint::SayRequest(uint8_t initiator_depth) {
   device::CmEvent event;
+  event.param.initiator_depth = initiator_depth;
   event.type = device::CmEventType::kConnectRequest;
   auto endpoint = std::make_unique<FakeEndpoint>(manager_, nullptr);
   FakeEndpoint* const made = endpoint.get();

@@ -70,6 +70,17 @@ TEST_F(EventChannelTest, OverflowIsSaidOnceAndEndsTheChannel) {
   EXPECT_TRUE(channel_.ReadAll().empty());
 }
 
+TEST_F(EventChannelTest, EachIdMakesRoomForItsEvents) {
+  CountingUser user;
+  channel_->AddUser(7, &user);
+  channel_.Fill();
+  for (uint32_t i = 0; i < 4 + EventChannel::kQueueLimitPerUser; ++i) channel_->Send(Event(7, i));
+  EXPECT_EQ(session_.overflowed, 0);
+  channel_->Send(Event(7, 99));
+  EXPECT_EQ(session_.overflowed, 1);
+  channel_->RemoveUser(7);
+}
+
 TEST_F(EventChannelTest, ClosedReaderBreaksTheChannelQuietly) {
   std::signal(SIGPIPE, SIG_IGN);  // as main does
   channel_.CloseReader();

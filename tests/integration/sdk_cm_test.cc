@@ -2,6 +2,7 @@
 // rdma_create_ep, and a QP that the application moves by itself. (cm_cases_test has the
 // asynchronous cases.)
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -147,6 +148,34 @@ TEST_F(SdkCmTest, SynchronousIdBecomesAsynchronousAndBack) {
   EXPECT_EQ(id->dst_port(), 1);
 }
 
+// A request that nobody has read goes with its listener, and so do the events of its connection.
+TEST_F(SdkCmTest, AListenerThatMigratesTakesItsUnreadRequestsAlong) {
+  ASSERT_OK_AND_ASSIGN(auto old_channel, EventChannel::Create(*client_));
+  ASSERT_OK_AND_ASSIGN(const auto listener, CmId::Create(*client_, old_channel.get()));
+  ASSERT_OK(listener->BindAddr(LocalAddress()));
+  ASSERT_OK(listener->Listen(4));
+  QpInit init;
+  ASSERT_OK_AND_ASSIGN(const auto id,
+                       CmId::CreateEp(*client_, Active(listener->local_addr()), nullptr, &init));
+  std::thread connecting([&] { EXPECT_OK(id->Connect()); });
+  pollfd readable{old_channel->fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&readable, 1, absl::ToInt64Milliseconds(Slow(absl::Seconds(20)))), 1);
+
+  ASSERT_OK_AND_ASSIGN(const auto channel, EventChannel::Create(*client_));
+  ASSERT_OK(listener->Migrate(channel.get()));
+  old_channel.reset();
+  ASSERT_OK_AND_ASSIGN(const auto request, channel->GetEvent(Slow(absl::Seconds(20))));
+  ASSERT_EQ(request->type(), CmEventType::kConnectRequest);
+  EXPECT_EQ(request->listen_id(), listener.get());
+  const std::unique_ptr<CmId> accepted = request->TakeId();
+  ASSERT_OK(accepted->CreateQp(nullptr, QpInit()));
+  ASSERT_OK(accepted->Accept());
+  connecting.join();
+  ASSERT_OK_AND_ASSIGN(const auto established, channel->GetEvent(Slow(absl::Seconds(20))));
+  EXPECT_EQ(established->type(), CmEventType::kEstablished);
+  EXPECT_EQ(established->id(), accepted.get());
+}
+
 TEST_F(SdkCmTest, CallsInTheWrongStateSaySo) {
   ASSERT_OK_AND_ASSIGN(const auto id, CmId::Create(*client_));
   EXPECT_TRUE(absl::IsFailedPrecondition(id->CreateQp(nullptr, QpInit())));
@@ -240,6 +269,7 @@ TEST_F(SdkCmTest, DevicesTellTheirLimitsAndKeepThem) {
   const DeviceInfo& device = devices[0];
   EXPECT_EQ(device.kind, OnVerbs() ? "verbs" : "soft");
   EXPECT_NE(device.node_guid, 0u);
+  EXPECT_NE(device.atomic_capability, 0u) << "operations_test uses atomics";
   EXPECT_TRUE(std::any_of(device.gids.begin(), device.gids.end(),
                           [](const auto& gid) { return gid.text == Ipv4(0); }));
   EXPECT_TRUE(

@@ -115,6 +115,24 @@ TEST(AsyncChannel, AnEventThatWaitsAlreadyMovesToTheEnd) {
   EXPECT_EQ(last.type, 9u) << "the last word is the truth";
 }
 
+TEST(AsyncChannel, WhatWaitsOfAnObjectGoesWithIt) {
+  Fixture test(3);
+  test.Send(kPipeRecords);
+  for (uint64_t handle = 1000; handle < 2000; ++handle) {  // QPs that fail and are destroyed
+    test.channel->Send({1, 0, handle});
+    test.channel->Send({16, 0, handle});
+    test.channel->Drop(handle);
+  }
+  EXPECT_EQ(test.overflows, 0);
+  EXPECT_FALSE(test.host.on_writable) << "nothing is left to be written";
+  test.channel->Send({1, 0, 5000});
+  test.channel->Send({1, 0, 5001});
+  test.channel->Drop(5000);
+  test.Read();
+  std::exchange(test.host.on_writable, nullptr)();
+  EXPECT_EQ(test.Read(), std::vector<uint64_t>{5001});
+}
+
 TEST(AsyncChannel, ClosedReaderIsNoError) {
   signal(SIGPIPE, SIG_IGN);
   Fixture test(10);

@@ -61,13 +61,14 @@ class FakeEndpoint final : public device::CmEndpoint {
     attr.state = state;
     return attr;
   }
-  device::Device* device() const noexcept override { return nullptr; }
+  device::Device* device() const noexcept override { return bound; }
   SocketAddress local() const noexcept override { return local_; }
   SocketAddress peer() const noexcept override { return {}; }
   const char* state_name() const noexcept override { return "fake"; }
   uint32_t remote_qpn() const noexcept override { return 0; }
 
   device::CmEventSink* sink;
+  device::Device* bound = nullptr;
   std::map<IpAddress, uint64_t> joined;  // and the cookie
 
  private:

@@ -447,6 +447,30 @@ TEST_F(SessionObjects, ConnectingWithAQpOfOthersIsRefused) {
   EXPECT_EQ(bed_.Call(&Session::Accept, accept).status.code(), StatusCode::kInvalidArgument);
 }
 
+// QP numbers are a device's: another device's may be somebody else's here.
+TEST_F(SessionObjects, ConnectingWithAQpOfAnotherDeviceIsRefused) {
+  testing::FakeDevice other(&bed_.path);
+  bed_.devices.Add(&other);
+  const Handle qp = bed_.MakeQp(bed_.MakePd(), bed_.MakeCq());
+  v1::ConnectRequest request;
+  request.set_id(bed_.MakeId(bed_.MakeEventChannel()));
+  v1::SetQpRequest bind;
+  bind.set_id(request.id());
+  bind.set_qp(qp);
+  ASSERT_TRUE(bed_.Call(&Session::SetQp, bind).ok()) << "the id has no device yet";
+  bed_.manager.last->bound = &other;
+  const absl::Status bound = bed_.Call(&Session::Connect, request).status;
+  EXPECT_TRUE(Mentions(bound, "different devices")) << bound;
+
+  bind.set_qp(kNoHandle);
+  ASSERT_TRUE(bed_.Call(&Session::SetQp, bind).ok());
+  request.mutable_param()->set_qpn(2);  // FakeDevice's first
+  const absl::Status named = bed_.Call(&Session::Connect, request).status;
+  EXPECT_TRUE(Mentions(named, "no such QP on the id's device")) << named;
+  bed_.manager.last->bound = &bed_.device;
+  EXPECT_TRUE(bed_.Call(&Session::Connect, request).ok());
+}
+
 TEST_F(SessionObjects, PrivateDataOverTheRecordIsRefused) {
   v1::ConnectRequest request;
   request.set_id(bed_.MakeId(bed_.MakeEventChannel()));

@@ -176,6 +176,7 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.max_srq_sge = kMaxSge;
   attr.max_mw = attr.max_mr;  // they share the keys
   attr.max_ah = kMaxObjects;
+  attr.atomic_capability = 2;  // IBV_ATOMIC_GLOB: see remote_atomic.h
   attr.max_mcast_groups = MulticastGroups::kMaxGroups;
   attr.max_mcast_qps = MulticastGroups::kMaxQpsPerGroup;
   attr.max_msg_bytes = kMaxMessageBytes;
