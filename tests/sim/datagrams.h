@@ -1,15 +1,23 @@
-// UD QPs in the simulation: each may send to each, itself included.
+// UD QPs in the simulation: each may send to each, itself included, and to multicast groups that
+// some of them are in, and join and leave.
 //
 // Datagrams may get lost, and come twice when the network doubles them; nothing else is allowed. A
 // send completes once, in its order; a receive completes once, in its order, with one whole
 // datagram that somebody sent to this QP with the right QKey, behind 40 bytes that name the sender.
+// What comes to a group comes once to each QP that is in it then, the sender's own included: it
+// completes a receive there, or is counted as dropped.
+//
+// Files: datagrams.cc makes, posts and ends; datagrams_check.cc judges; datagrams_groups.cc.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "daemon/device/soft/multicast_group.h"
 #include "daemon/device/soft/soft_ah.h"
 #include "daemon/device/soft/soft_mr.h"
 #include "daemon/device/soft/transport.h"
@@ -17,6 +25,7 @@
 #include "tests/sim/arena.h"
 #include "tests/sim/random.h"
 #include "tests/sim/verdict.h"
+#include "tests/support/fake_network.h"
 
 namespace rdmad::sim {
 
@@ -30,9 +39,9 @@ class Datagrams {
   };
 
   // One QP a place, numbered from `first_qpn` on. `copies`: how often one datagram may come at
-  // most.
-  Datagrams(const std::vector<Place>& places, uint32_t first_qpn, uint32_t copies, bool naughty,
-            Random& random, Verdict& verdict, TimeNs now);
+  // most. `network`, which carries the groups, is not used after the datagrams are gone.
+  Datagrams(const std::vector<Place>& places, soft::FakeNetwork& network, uint32_t first_qpn,
+            uint32_t copies, bool naughty, Random& random, Verdict& verdict);
   ~Datagrams();
 
   // Something random: posts, or a QP that fails and starts again.
@@ -43,16 +52,19 @@ class Datagrams {
   void Close(TimeNs now);
   uint64_t completions() const { return completions_; }
   uint64_t received() const { return received_; }
+  uint64_t multicasts() const { return multicasts_; }
 
  private:
+  static constexpr size_t kGroups = 2;
+
   struct Message {
     size_t from;
-    size_t to;
+    size_t to;  // a member, or behind them all a group
     bool good_qkey;
     bool has_imm;
     bool solicited;
     uint32_t imm_be;
-    uint32_t arrivals = 0;
+    std::vector<uint32_t> arrivals;  // at each member
     std::vector<std::byte> content;
   };
   struct Send {
@@ -88,7 +100,9 @@ class Datagrams {
     soft::SoftCq recv_cq{65536, &recv_sink};
     std::unique_ptr<soft::SoftMr> mr;
     std::unique_ptr<soft::UdQp> qp;
-    std::vector<std::unique_ptr<soft::SoftAh>> handles;  // to each member
+    std::vector<std::unique_ptr<soft::SoftAh>> handles;  // to each member, and each group
+    std::array<std::unique_ptr<soft::MulticastMember>, kGroups> memberships;
+    size_t received = 0;  // successes and failures that are no flush
 
     // Since the QP left RESET.
     std::vector<Send> sends;
@@ -98,6 +112,23 @@ class Datagrams {
     bool send_failed = false;
   };
 
+  // A group, as the hosts know it.
+  struct Group {
+    IpAddress address;
+    std::map<soft::Transport*, soft::MulticastGroup> hosts;
+  };
+
+  void Make(Member& member, const Place& place, uint32_t qpn, TimeNs now);
+  void MakeGroups(const std::vector<Place>& places);
+  void JoinOrLeave(Member& member);
+  void LeaveAll(Member& member);
+  void OnGroupPacket(size_t group, soft::Transport& transport, const soft::Flow& flow,
+                     const wire::PacketView& packet, TimeNs now);
+  uint64_t Outcomes(soft::Transport& transport) const;
+  bool IsFor(const Message& message, const Member& member) const;
+  // Whether the 40 bytes in front name the message's two ends.
+  bool GrhFits(const Member& member, const Message& message,
+               const std::vector<std::byte>& got) const;
   void Start(Member& member, TimeNs now);
   void Recover(Member& member, TimeNs now);
   void Stop(Member& member, TimeNs now);
@@ -118,14 +149,17 @@ class Datagrams {
   static constexpr uint32_t kQkey = 0x1234;
   static constexpr uint64_t kIova = 0x7000'0000'0000;
 
+  soft::FakeNetwork& network_;
   const uint32_t copies_;
   const bool naughty_;
   Random& random_;
   Verdict& verdict_;
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<Message> messages_;
+  std::array<Group, kGroups> groups_;
   uint64_t completions_ = 0;
   uint64_t received_ = 0;
+  uint64_t multicasts_ = 0;  // packets to a group at a host
 };
 
 }  // namespace rdmad::sim

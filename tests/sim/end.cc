@@ -12,18 +12,22 @@ using device::QpState;
 using enum device::QpAttrMask;
 
 End::End(std::string name, soft::Transport& transport, const IpAddress& address, const Terms& terms,
-         const Excuses& excuses, Random& random, Verdict& verdict)
+         SharedReceives* shared, const Excuses& excuses, Random& random, Verdict& verdict)
     : name_(std::move(name)),
       transport_(transport),
       address_(address),
       terms_(terms),
+      shared_(shared),
       excuses_(excuses),
       random_(random),
       verdict_(verdict),
-      arena_(terms.max_message_bytes, terms.send_depth + terms.recv_depth + 8, random) {}
+      arena_(terms.max_message_bytes, terms.send_depth + terms.recv_depth + 8, random) {
+  if (shared_ != nullptr) shared_->AddUser();
+}
 
 End::~End() {
   if (qp_ != nullptr) Destroy(0);
+  windows_.Destroy(0);
   for (auto* mr : {&local_mr_, &target_mr_}) {
     if (*mr != nullptr) (*mr)->Deactivate(0);
   }
@@ -42,13 +46,15 @@ void End::Create(uint32_t qpn, TimeNs now) {
     mr->Activate(now);
   };
   make_region(local_mr_, {0, static_cast<uint32_t>(arena_.size())}, device::kAccessLocalWrite);
-  make_region(target_mr_, arena_.exposed(), device::kAccessAll & ~device::kAccessMwBind);
+  make_region(target_mr_, arena_.exposed(), terms_.windows > 0 ? device::kAccessAll : kFullAccess);
+  windows_.Create(transport_, pd_, terms_.windows, now);
   if (qp_ == nullptr) {
     soft::SoftQpInit init;
     init.qpn = qpn;
     init.pd = &pd_;
     init.init.send_cq = &send_cq_;
     init.init.recv_cq = &recv_cq_;
+    if (shared_ != nullptr) init.init.srq = shared_->srq();
     init.init.signal_all = terms_.signal_all;
     init.init.owner_token = reinterpret_cast<uintptr_t>(this);
     init.cap = {terms_.send_depth, terms_.recv_depth, terms_.max_sge, terms_.max_sge,
@@ -118,14 +124,29 @@ void End::Fail(TimeNs now) {
   }
 }
 
+// Once each time when the QP goes to error, so that its owner knows that it takes no more.
+void End::OnLastWqe() {
+  ++last_wqe_events_;
+}
+
+void End::CheckLastWqe() {
+  const bool expected = shared_ != nullptr && qp_->Query().state == QpState::kErr;
+  if (last_wqe_events_ != (expected ? 1u : 0u)) {
+    Blame(last_wqe_events_, " events of the last receive; ", Describe());
+  }
+  last_wqe_events_ = 0;
+}
+
 void End::ForgetAll() {
   forgotten_ = disturbed_ = true;
   while (settled_sends_ < sends_.size()) SettleFailed(settled_sends_++);
-  while (settled_receives_ < receives_.size()) SettleFailedReceive(settled_receives_++);
+  while (settled_receives_ < receives_.size()) SettleReceive(settled_receives_++, false);
 }
 
 void End::Reset(TimeNs now) {
   if (qp_ == nullptr) return;
+  CheckLastWqe();
+  if (shared_ != nullptr && is_alive()) shared_->MayLoseOne();
   QpAttr attr;
   attr.mask = kQpAttrState;
   attr.state = QpState::kReset;
@@ -135,6 +156,8 @@ void End::Reset(TimeNs now) {
 
 void End::Destroy(TimeNs now) {
   if (qp_ == nullptr) return;
+  CheckLastWqe();
+  if (shared_ != nullptr && is_alive()) shared_->MayLoseOne();
   qp_->Deactivate(now);
   qp_.reset();
   ForgetAll();
@@ -185,6 +208,8 @@ void End::SettleSilent() {
 
 uint32_t End::MissingReceives() const {
   const size_t needed = peer_->takers_.size();
+  // The others may take them: one more, as long as any is missing.
+  if (shared_ != nullptr) return needed > received_ ? 1 : 0;
   return needed > receives_.size() ? static_cast<uint32_t>(needed - receives_.size()) : 0;
 }
 
@@ -196,7 +221,8 @@ std::string End::Describe() const {
   return text.str();
 }
 
-void End::Close() {
+void End::Close(TimeNs now) {
+  windows_.Destroy(now);
   if (settled_sends_ < sends_.size() || settled_receives_ < receives_.size()) {
     Blame("closed with open work: ", Describe());
   }
@@ -235,6 +261,7 @@ void End::StartEpoch() {
   open_writes_.clear();
   open_atomics_.clear();
   settled_sends_ = settled_receives_ = received_ = 0;
+  last_shared_ = SharedReceives::kNone;
   send_failed_ = recv_failed_ = forgotten_ = told_to_fail_ = disturbed_ = withdrawn_ = broken_ =
       draining_ = drained_ = false;
 }

@@ -8,7 +8,8 @@
 // it (and not fenced) brings. A failure needs a cause: a WR that asks for it, a network or a peer
 // that was bad enough.
 //
-// Files: end.cc makes and ends QPs, end_post.cc posts, end_check.cc judges completions.
+// Files: end.cc makes and ends QPs, end_post.cc posts, end_windows.cc posts what concerns memory
+// windows, end_check.cc judges completions, end_cause.cc failures.
 #pragma once
 
 #include <cstdint>
@@ -22,83 +23,19 @@
 #include "daemon/device/soft/transport.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/random.h"
+#include "tests/sim/records.h"
+#include "tests/sim/shared_receives.h"
 #include "tests/sim/verdict.h"
+#include "tests/sim/windows.h"
 
 namespace rdmad::sim {
 
-using device::TimeNs;
-
-// A connection's terms, the same for both ends.
-struct Terms {
-  device::Mtu mtu = device::Mtu::k256;
-  uint32_t max_message_bytes = 0;
-  uint32_t send_depth = 0;
-  uint32_t recv_depth = 0;
-  uint32_t max_sge = 0;
-  uint8_t timeout = 0;
-  uint8_t retry_count = 0;
-  uint8_t rnr_retry = 0;
-  uint8_t min_rnr_timer = 0;
-  uint8_t rd_atomic = 0;
-  uint8_t dest_rd_atomic = 0;
-  uint32_t access = 0;
-  bool signal_all = false;
-  bool naughty = false;       // some WRs ask for trouble
-  double receive_chance = 1;  // how eagerly receives are posted
-};
-
-inline constexpr uint32_t kFullAccess = device::kAccessAll & ~device::kAccessMwBind;
-
-// What the world may be blamed for.
-struct Excuses {
-  bool loses_some = false;  // at any time in this simulation
-  bool loses_much = false;  // more than eight tries bear
-};
-
-enum class Mischief : uint8_t {
-  kNone,
-  kBadLkey,
-  kBadRkey,
-  kBeyondRegion,
-  kMisaligned,
-  kTooLong,
-};
-
-struct SendRecord {
-  device::WrOpcode opcode{};
-  uint8_t flags = 0;
-  Mischief mischief = Mischief::kNone;
-  bool settled = false;
-  uint32_t bytes = 0;
-  uint32_t imm_be = 0;
-  uint32_t remote_offset = 0;
-  uint64_t compare_add = 0;
-  uint64_t swap = 0;
-  std::vector<Piece> pieces;
-  std::vector<std::byte> content;  // of a SEND or WRITE
-  uint32_t cell = Arena::kNoCell;
-  uint32_t receive = UINT32_MAX;  // which of the peer's it takes, if it takes one
-  bool takes_receive() const { return receive != UINT32_MAX; }
-};
-
-// What a word holds after the atomic of `record`, executed on `value`.
-inline uint64_t AfterAtomic(const SendRecord& record, uint64_t value) {
-  if (record.opcode == device::WrOpcode::kFetchAdd) return value + record.compare_add;
-  return value == record.compare_add ? record.swap : value;
-}
-
-struct RecvRecord {
-  std::vector<Piece> pieces;
-  uint64_t capacity = 0;
-  uint32_t cell = Arena::kNoCell;
-  bool broken = false;  // names a key that does not hold
-};
-
 class End {
  public:
-  // `transport`, `verdict` and `excuses` outlive the end; `name` is for traces.
+  // `transport`, `shared`, `verdict` and `excuses` outlive the end; `name` is for traces. With
+  // `shared` (else null) its receives come from there.
   End(std::string name, soft::Transport& transport, const IpAddress& address, const Terms& terms,
-      const Excuses& excuses, Random& random, Verdict& verdict);
+      SharedReceives* shared, const Excuses& excuses, Random& random, Verdict& verdict);
   ~End();
   End(const End&) = delete;
   End& operator=(const End&) = delete;
@@ -115,8 +52,9 @@ class End {
   void EndDrain(TimeNs now);
   void Withdraw(bool target, TimeNs now);  // a region, while it may be in use
   void OnDrained();
+  void OnLastWqe();
   // The epoch is over at both ends: all has its fate. First for both, then compare, then renew.
-  void Close();
+  void Close(TimeNs now);
   void CompareMemory();
   void StartEpoch();
 
@@ -161,25 +99,50 @@ class End {
     End& end_;
   };
 
+  // end.cc
+  void CheckLastWqe();
+
   // end_post.cc
   uint32_t RandomSize();
+  device::WrOpcode RandomOpcode();
+  void FillLocal(SendRecord& record);
+  void ChooseRemote(SendRecord& record);
+  device::SendWr WrFor(const SendRecord& record) const;
+  bool Submit(SendRecord record, device::SendWr wr, TimeNs now);
   void Misbehave(SendRecord& record);
   std::vector<device::Sge> Sges(const std::vector<Piece>& pieces, bool bad_key);
   uint64_t Address(uint32_t offset) const { return kIova + offset; }
 
+  // end_windows.cc
+  bool PostBind(TimeNs now);
+  bool PostLocalInvalidation(TimeNs now);
+  // A grant of the peer's for `record`, which then keeps within it; leaves it as it is if none
+  // fits.
+  void GoByWindow(SendRecord& record);
+  bool ChooseInvalidation(SendRecord& record);
+  bool IsInUse(size_t grant) const;
+  void SettleGrant(const SendRecord& record, bool done);
+
   // end_check.cc
   void OnSendCompletion(const device::Wc& wc);
   void OnRecvCompletion(const device::Wc& wc);
+  const RecvRecord* ReceiveFor(uint64_t wr_id);
   void OnReceived(const device::Wc& wc, const RecvRecord& receive);
-  const SendRecord* MessageFor(size_t receive) const;
+  void CheckInvalidated(const device::Wc& wc, const SendRecord& message);
+  // The message that the next receive completes for; null: nothing was sent.
+  const SendRecord* NextMessage() const;
   void SettleDone(size_t index);
   void SettleFailed(size_t index);
-  void SettleFailedReceive(size_t index);
+  void SettleReceive(uint64_t wr_id, bool whole);
   void CheckRead(size_t index);
   void CheckAtomic(size_t index);
+
+  // end_cause.cc
   bool HasCause(const SendRecord& record, device::WcStatus status) const;
-  bool HasCause(size_t receive, device::WcStatus status) const;
+  bool HasCause(const RecvRecord& receive, device::WcStatus status) const;
+  bool MayBeRefused(const SendRecord& record) const;
   void ForgetAll();
+  Arena& recv_arena() { return shared_ != nullptr ? shared_->arena() : arena_; }
   template <class... Parts>
   void Blame(const Parts&... parts) {
     verdict_.Fail(name_, ": ", parts...);
@@ -191,6 +154,7 @@ class End {
   soft::Transport& transport_;
   const IpAddress address_;
   const Terms terms_;
+  SharedReceives* const shared_;
   const Excuses& excuses_;
   Random& random_;
   Verdict& verdict_;
@@ -204,6 +168,7 @@ class End {
   soft::SoftCq recv_cq_{65536, &recv_sink_};
   std::unique_ptr<soft::SoftMr> local_mr_;   // everything, for WRs of this end
   std::unique_ptr<soft::SoftMr> target_mr_;  // what the peer may name
+  Windows windows_;                          // on parts of the target
   std::unique_ptr<soft::SoftQp> qp_;
 
   // This epoch's.
@@ -212,7 +177,9 @@ class End {
   std::vector<size_t> takers_;  // sends that take a receive, in order
   size_t settled_sends_ = 0;
   size_t settled_receives_ = 0;
-  size_t received_ = 0;       // receives that succeeded
+  size_t received_ = 0;  // receives that succeeded
+  uint64_t last_shared_ = SharedReceives::kNone;
+  uint32_t last_wqe_events_ = 0;
   bool send_failed_ = false;  // a send had a status other than success
   bool recv_failed_ = false;
   bool forgotten_ = false;  // no completion may come any more

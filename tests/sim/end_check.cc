@@ -1,4 +1,4 @@
-// How an end judges completions.
+// How an end judges completions; end_cause.cc: failures.
 #include <algorithm>
 #include <cstring>
 
@@ -26,22 +26,13 @@ WcOpcode OpcodeOf(const SendRecord& record) {
       return WcOpcode::kCompSwap;
     case WrOpcode::kFetchAdd:
       return WcOpcode::kFetchAdd;
+    case WrOpcode::kBindMw:
+      return WcOpcode::kBindMw;
+    case WrOpcode::kLocalInv:
+      return WcOpcode::kLocalInv;
     default:
       return WcOpcode::kSend;
   }
-}
-
-bool IsAtomic(const SendRecord& record) {
-  return record.opcode == WrOpcode::kCompareSwap || record.opcode == WrOpcode::kFetchAdd;
-}
-bool IsWrite(const SendRecord& record) {
-  return record.opcode == WrOpcode::kRdmaWrite || record.opcode == WrOpcode::kRdmaWriteWithImm;
-}
-
-uint32_t RightFor(const SendRecord& record) {
-  if (IsWrite(record)) return device::kAccessRemoteWrite;
-  if (record.opcode == WrOpcode::kRdmaRead) return device::kAccessRemoteRead;
-  return IsAtomic(record) ? uint32_t{device::kAccessRemoteAtomic} : 0;
 }
 
 }  // namespace
@@ -100,58 +91,25 @@ void End::OnSendCompletion(const Wc& wc) {
   }
 }
 
-// Whether `status` may be what ends the row of this end's sends.
-bool End::HasCause(const SendRecord& record, WcStatus status) const {
-  const bool local_path = qp_->same_daemon();
-  const auto& peers = peer_->receives_;
-  const RecvRecord* const receive =
-      record.takes_receive() && record.receive < peers.size() ? &peers[record.receive] : nullptr;
-  const bool peer_naughty = peer_->terms_.naughty || peer_->withdrawn_ || withdrawn_;
-  switch (status) {
-    case WcStatus::kWrFlushErr:
-      // By order, or since what the peer sent was not good.
-      return told_to_fail_ || peer_naughty || terms_.access != kFullAccess;
-    case WcStatus::kRetryExcErr:
-      if (!peer_->is_alive() || peer_->disturbed_) return true;
-      if (local_path && !excuses_.loses_some) return false;
-      return excuses_.loses_much || (excuses_.loses_some && terms_.retry_count < 7);
-    case WcStatus::kRnrRetryExcErr:
-      return record.takes_receive() && terms_.rnr_retry < 7;
-    case WcStatus::kLocLenErr:
-      return record.mischief == Mischief::kTooLong;
-    case WcStatus::kLocProtErr:
-      return record.mischief == Mischief::kBadLkey || withdrawn_;
-    case WcStatus::kRemAccessErr:
-      return record.mischief == Mischief::kBadRkey || record.mischief == Mischief::kBeyondRegion ||
-             peer_->withdrawn_;
-    case WcStatus::kRemInvReqErr:
-      if (record.mischief == Mischief::kMisaligned) return true;
-      if ((RightFor(record) & ~peer_->terms_.access) != 0) return true;
-      return receive != nullptr && !IsWrite(record) && receive->capacity < record.bytes;
-    case WcStatus::kRemOpErr:
-      return receive != nullptr && !IsWrite(record) && (receive->broken || peer_->withdrawn_);
-    default:
-      return false;
-  }
-}
-
 void End::SettleDone(size_t index) {
   SendRecord& record = sends_[index];
-  if (IsWrite(record)) {
+  if (record.is_write()) {
     // (Not by memcpy, to which no content is a null pointer.)
     std::copy_n(record.content.begin(), record.bytes, peer_->arena_.model(record.remote_offset));
-  } else if (record.opcode == WrOpcode::kRdmaRead) {
+  } else if (record.is_read()) {
     CheckRead(index);
-  } else if (IsAtomic(record)) {
+  } else if (record.is_atomic()) {
     CheckAtomic(index);
   }
+  SettleGrant(record, true);
   arena_.ReturnCell(std::exchange(record.cell, Arena::kNoCell));
 }
 
 void End::SettleFailed(size_t index) {
   SendRecord& record = sends_[index];
-  if (IsWrite(record)) open_writes_.push_back(index);
-  if (IsAtomic(record)) open_atomics_.push_back(index);
+  if (record.is_write()) open_writes_.push_back(index);
+  if (record.is_atomic()) open_atomics_.push_back(index);
+  SettleGrant(record, false);
   if (record.cell != Arena::kNoCell) arena_.Accept(record.pieces);
   arena_.ReturnCell(std::exchange(record.cell, Arena::kNoCell));
 }
@@ -169,7 +127,7 @@ void End::CheckRead(size_t index) {
     for (size_t k = index + 1; k < sends_.size() && !later; ++k) {
       const SendRecord& write = sends_[k];
       if ((write.flags & shm::kWorkFence) != 0) break;
-      later = IsWrite(write) && offset >= write.remote_offset &&
+      later = write.is_write() && offset >= write.remote_offset &&
               offset - write.remote_offset < write.bytes &&
               write.content[offset - write.remote_offset] == got[i];
     }
@@ -194,9 +152,19 @@ void End::CheckAtomic(size_t index) {
   arena_.Accept(atomic.pieces);
 }
 
-const SendRecord* End::MessageFor(size_t receive) const {
+const SendRecord* End::NextMessage() const {
   const auto& takers = peer_->takers_;
-  return receive < takers.size() ? &peer_->sends_[takers[receive]] : nullptr;
+  return received_ < takers.size() ? &peer_->sends_[takers[received_]] : nullptr;
+}
+
+// The receive that completes now; null if it must not.
+const RecvRecord* End::ReceiveFor(uint64_t wr_id) {
+  if (shared_ != nullptr) return shared_->Complete(wr_id, &last_shared_);
+  if (wr_id != settled_receives_ || wr_id >= receives_.size()) {
+    Blame("receive ", wr_id, " completes out of order or twice; ", Describe());
+    return nullptr;
+  }
+  return &receives_[settled_receives_++];
 }
 
 void End::OnRecvCompletion(const Wc& wc) {
@@ -204,40 +172,39 @@ void End::OnRecvCompletion(const Wc& wc) {
   verdict_.Trace("  ", name_, " receive ", wc.wr_id, " status ", static_cast<int>(wc.status));
   ++completions_;
   if (forgotten_) return Blame("a receive completes after the QP was reset or destroyed");
-  if (wc.wr_id != settled_receives_ || wc.wr_id >= receives_.size()) {
-    return Blame("receive ", wc.wr_id, " completes out of order or twice; ", Describe());
-  }
+  const RecvRecord* const receive = ReceiveFor(wc.wr_id);
+  if (receive == nullptr) return;
   if (wc.qpn != qp_->qpn()) Blame("receive ", wc.wr_id, " completes for qpn ", wc.qpn);
   if ((wc.flags & shm::kCqeRecvQueue) == 0) Blame("receive ", wc.wr_id, " has no receive flag");
-  const size_t index = settled_receives_++;
   if (wc.status == WcStatus::kSuccess) {
     ++successes_;
-    if (recv_failed_) Blame("receive ", index, " succeeds behind one that failed");
+    if (recv_failed_) Blame("receive ", wc.wr_id, " succeeds behind one that failed");
+    OnReceived(wc, *receive);
     ++received_;
-    OnReceived(wc, receives_[index]);
-    arena_.ReturnCell(receives_[index].cell);
+    SettleReceive(wc.wr_id, true);
     return;
   }
   const bool first = !std::exchange(recv_failed_, true);
   broken_ = true;
-  if (!HasCause(index, wc.status) || (!first && wc.status != WcStatus::kWrFlushErr)) {
-    Blame("receive ", index, " has status ", static_cast<int>(wc.status), " without a cause; ",
+  if (!HasCause(*receive, wc.status) || (!first && wc.status != WcStatus::kWrFlushErr)) {
+    Blame("receive ", wc.wr_id, " has status ", static_cast<int>(wc.status), " without a cause; ",
           Describe());
   }
-  SettleFailedReceive(index);
+  SettleReceive(wc.wr_id, false);
 }
 
 void End::OnReceived(const Wc& wc, const RecvRecord& receive) {
-  const SendRecord* const message = MessageFor(wc.wr_id);
+  const SendRecord* const message = NextMessage();
   if (message == nullptr) return Blame("receive ", wc.wr_id, " completes and nothing was sent");
-  const bool write = IsWrite(*message);
-  const bool imm = message->opcode != WrOpcode::kSend;
+  const bool write = message->is_write();
+  const bool imm = message->has_imm();
   if (wc.opcode != (write ? WcOpcode::kRecvRdmaWithImm : WcOpcode::kRecv)) {
     Blame("receive ", wc.wr_id, " has opcode ", static_cast<int>(wc.opcode));
   }
   if (((wc.flags & shm::kCqeWithImm) != 0) != imm || (imm && wc.imm_be != message->imm_be)) {
     Blame("receive ", wc.wr_id, " has immediate data ", wc.imm_be, " and not ", message->imm_be);
   }
+  CheckInvalidated(wc, *message);
   if (wc.solicited != ((message->flags & shm::kWorkSolicited) != 0)) {
     Blame("receive ", wc.wr_id, " is solicited or not, and wrongly so");
   }
@@ -255,34 +222,37 @@ void End::OnReceived(const Wc& wc, const RecvRecord& receive) {
   if (message->bytes > receive.capacity) {
     return Blame("receive ", wc.wr_id, " took more than it holds");
   }
-  std::vector<std::byte> got = arena_.Read(receive.pieces);
+  std::vector<std::byte> got = recv_arena().Read(receive.pieces);
   got.resize(message->bytes);
   if (got != message->content) Blame("receive ", wc.wr_id, " has wrong bytes");
-  arena_.Accept(receive.pieces, message->bytes);
+  recv_arena().Accept(receive.pieces, message->bytes);
 }
 
-bool End::HasCause(size_t index, WcStatus status) const {
-  const SendRecord* const message = MessageFor(index);
-  const RecvRecord& receive = receives_[index];
-  switch (status) {
-    case WcStatus::kWrFlushErr:
-      return qp_->Query().state == QpState::kErr;
-    case WcStatus::kLocLenErr:
-      return message != nullptr && message->bytes > receive.capacity;
-    case WcStatus::kLocProtErr:
-      return receive.broken || withdrawn_;
-    case WcStatus::kRemAccessErr:
-      return (message != nullptr && (message->mischief == Mischief::kBadRkey ||
-                                     message->mischief == Mischief::kBeyondRegion)) ||
-             withdrawn_;
-    default:
-      return false;
+// The key is dead before the receiver hears of it.
+void End::CheckInvalidated(const Wc& wc, const SendRecord& message) {
+  const bool invalidates = message.opcode == WrOpcode::kSendWithInv;
+  if (((wc.flags & shm::kCqeWithInv) != 0) != invalidates) {
+    Blame("receive ", wc.wr_id, " tells of an invalidation or not, and wrongly so");
   }
+  if (!invalidates) return;
+  Windows::Grant& grant = windows_[message.grant];
+  if (message.mischief == Mischief::kStaleKey) Blame("a dead key is invalidated again");
+  if (wc.imm_be != grant.key) Blame("receive ", wc.wr_id, " tells of another key");
+  if (transport_.mrs().MayInvalidate(grant.key, qp_->context().key_scope)) {
+    Blame("receive ", wc.wr_id, " tells of an invalidation that has not happened");
+  }
+  grant.state = Windows::State::kDead;
 }
 
-void End::SettleFailedReceive(size_t index) {
-  arena_.Accept(receives_[index].pieces);
-  arena_.ReturnCell(receives_[index].cell);
+// `whole`: what is in its memory has been judged.
+void End::SettleReceive(uint64_t wr_id, bool whole) {
+  if (shared_ != nullptr) {
+    if (!whole) shared_->Spoil(wr_id);
+    shared_->Return(wr_id);
+    return;
+  }
+  if (!whole) arena_.Accept(receives_[wr_id].pieces);
+  arena_.ReturnCell(receives_[wr_id].cell);
 }
 
 }  // namespace rdmad::sim

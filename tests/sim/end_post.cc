@@ -43,17 +43,16 @@ std::vector<device::Sge> End::Sges(const std::vector<Piece>& pieces, bool bad_ke
 }
 
 void End::Misbehave(SendRecord& record) {
-  const bool atomic =
-      record.opcode == WrOpcode::kCompareSwap || record.opcode == WrOpcode::kFetchAdd;
+  const bool atomic = record.is_atomic();
   const bool is_inline = (record.flags & shm::kWorkInline) != 0;
-  const bool remote = record.opcode != WrOpcode::kSend && record.opcode != WrOpcode::kSendWithImm;
-  if (record.bytes == 0) return;
+  const bool remote = !record.is_send();
+  if (record.bytes == 0 || record.mischief != Mischief::kNone) return;
   switch (random_.Below(5)) {
     case 0:
       if (!is_inline) record.mischief = Mischief::kBadLkey;
       break;
     case 1:
-      if (remote) record.mischief = Mischief::kBadRkey;
+      if (remote && record.grant == kNoGrant) record.mischief = Mischief::kBadRkey;
       break;
     case 2:
       if (remote && !atomic) record.mischief = Mischief::kBeyondRegion;
@@ -67,86 +66,108 @@ void End::Misbehave(SendRecord& record) {
   }
 }
 
-bool End::PostSend(TimeNs now) {
-  if (qp_ == nullptr || forgotten_ || !arena_.HasCell() || sends_.size() > 500) return false;
-  SendRecord record;
+WrOpcode End::RandomOpcode() {
   constexpr std::array kOps = {WrOpcode::kSend,      WrOpcode::kSendWithImm,
                                WrOpcode::kRdmaWrite, WrOpcode::kRdmaWriteWithImm,
                                WrOpcode::kRdmaRead,  WrOpcode::kCompareSwap,
                                WrOpcode::kFetchAdd};
-  record.opcode = kOps[random_.Below(kOps.size())];
-  const bool read = record.opcode == WrOpcode::kRdmaRead;
-  const bool swap = record.opcode == WrOpcode::kCompareSwap;
-  const bool atomic = swap || record.opcode == WrOpcode::kFetchAdd;
-  const bool write =
-      record.opcode == WrOpcode::kRdmaWrite || record.opcode == WrOpcode::kRdmaWriteWithImm;
-  if ((read || atomic) && terms_.rd_atomic == 0) record.opcode = WrOpcode::kSend;
-  if (record.opcode == WrOpcode::kSend && (read || atomic)) return true;
+  return kOps[random_.Below(kOps.size())];
+}
 
-  if (random_.Chance(0.6)) record.flags |= shm::kWorkSignaled;
-  if (random_.Chance(0.2)) record.flags |= shm::kWorkFence;
-  if (random_.Chance(0.2)) record.flags |= shm::kWorkSolicited;
-  record.imm_be = static_cast<uint32_t>(random_.Next());
-  record.bytes = atomic ? 8 : RandomSize();
+// Where at the peer.
+void End::ChooseRemote(SendRecord& record) {
   const Arena& target = peer_->arena_;
-  std::array<std::span<const std::byte>, 3> inline_pieces;
-  if (read || atomic) {
-    record.cell = arena_.TakeCell();
-    record.pieces = arena_.Scatter(record.cell, record.bytes, terms_.max_sge, random_);
-  } else {
-    const bool is_inline = record.bytes <= soft::kMaxInlineBytes && random_.Chance(0.3);
-    if (is_inline) record.flags |= shm::kWorkInline;
-    record.pieces = arena_.Gather(record.bytes, is_inline ? 3 : terms_.max_sge, random_);
-    record.content = arena_.Read(record.pieces);
-    if (is_inline) {
-      for (size_t i = 0; i < record.pieces.size(); ++i) {
-        inline_pieces[i] = {arena_.at(record.pieces[i].offset), record.pieces[i].bytes};
-      }
-    }
-  }
-  if (read || write) {
+  if (record.is_read() || record.is_write()) {
     record.remote_offset =
         target.target_offset() + random_.Below(target.target_bytes() - record.bytes + 1);
-  } else if (atomic) {
+  } else if (record.is_atomic()) {
     record.remote_offset = target.word_offset(random_.Below(Arena::kWordCount));
+  }
+  if (!record.is_send() && terms_.windows > 0 && random_.Chance(0.8)) GoByWindow(record);
+  if (record.is_atomic()) {
     // Half of the swaps find what they compare with.
+    const bool swap = record.opcode == WrOpcode::kCompareSwap;
     record.compare_add =
         swap && random_.Chance(0.5) ? target.model_word(record.remote_offset) : random_.Next();
     record.swap = random_.Next();
   }
-  if (terms_.naughty && random_.Chance(0.02)) Misbehave(record);
+}
 
-  std::vector<device::Sge> sges;
-  if ((record.flags & shm::kWorkInline) == 0) {
-    sges = Sges(record.pieces, record.mischief == Mischief::kBadLkey);
-    if (record.mischief == Mischief::kTooLong)
-      sges.back().length_bytes = soft::kMaxMessageBytes + 1;
+// What is sent, or where the answer goes.
+void End::FillLocal(SendRecord& record) {
+  if (record.is_read() || record.is_atomic()) {
+    record.cell = arena_.TakeCell();
+    record.pieces = arena_.Scatter(record.cell, record.bytes, terms_.max_sge, random_);
+    return;
   }
+  const bool is_inline = record.bytes <= soft::kMaxInlineBytes && random_.Chance(0.3);
+  if (is_inline) record.flags |= shm::kWorkInline;
+  record.pieces = arena_.Gather(record.bytes, is_inline ? 3 : terms_.max_sge, random_);
+  record.content = arena_.Read(record.pieces);
+}
+
+device::SendWr End::WrFor(const SendRecord& record) const {
   device::SendWr wr{};
   wr.wr_id = sends_.size();
   wr.opcode = record.opcode;
   wr.flags = record.flags;
-  wr.sges = sges;
-  wr.inline_data.pieces = inline_pieces;
   wr.imm_be = record.imm_be;
   wr.remote_addr = Address(record.remote_offset);
   wr.rkey = peer_->target_mr_ == nullptr ? kBadKey : peer_->target_mr_->rkey();
   wr.compare_add = record.compare_add;
   wr.swap = record.swap;
+  const bool by_window = record.right() != 0 && record.grant != kNoGrant;
+  if (by_window) wr.rkey = peer_->windows_[record.grant].key;
+  return wr;
+}
+
+bool End::PostSend(TimeNs now) {
+  if (qp_ == nullptr || forgotten_ || !arena_.HasCell() || sends_.size() > 500) return false;
+  if (terms_.windows > 0 && random_.Chance(0.3)) {
+    return random_.Chance(0.7) ? PostBind(now) : PostLocalInvalidation(now);
+  }
+  SendRecord record;
+  const bool invalidates = terms_.windows > 0 && random_.Chance(0.15) && ChooseInvalidation(record);
+  if (!invalidates) record.opcode = RandomOpcode();
+  if (random_.Chance(0.6)) record.flags |= shm::kWorkSignaled;
+  if (random_.Chance(0.2)) record.flags |= shm::kWorkFence;
+  if (random_.Chance(0.2)) record.flags |= shm::kWorkSolicited;
+  if (!invalidates) record.imm_be = static_cast<uint32_t>(random_.Next());
+  record.bytes = record.is_atomic() ? 8 : RandomSize();
+  ChooseRemote(record);
+  FillLocal(record);
+  if (terms_.naughty && random_.Chance(0.02)) Misbehave(record);
+
+  std::vector<device::Sge> sges;
+  device::SendWr wr = WrFor(record);
+  if ((record.flags & shm::kWorkInline) == 0) {
+    sges = Sges(record.pieces, record.mischief == Mischief::kBadLkey);
+    if (record.mischief == Mischief::kTooLong) {
+      sges.back().length_bytes = soft::kMaxMessageBytes + 1;
+    }
+    wr.sges = sges;
+  } else {
+    for (size_t i = 0; i < record.pieces.size(); ++i) {
+      wr.inline_data.pieces[i] = {arena_.at(record.pieces[i].offset), record.pieces[i].bytes};
+    }
+  }
   if (record.mischief == Mischief::kBadRkey) wr.rkey ^= 1 + random_.Below(255);
   if (record.mischief == Mischief::kMisaligned) wr.remote_addr += 1 + random_.Below(7);
   if (record.mischief == Mischief::kBeyondRegion) {
-    const Piece exposed = target.exposed();
+    const bool by_window = record.grant != kNoGrant;
+    const Piece range = by_window ? peer_->windows_[record.grant].range : peer_->arena_.exposed();
     // The last byte lies just behind the end, or the first just before the beginning.
-    wr.remote_addr = Address(random_.Chance(0.5) ? exposed.offset + exposed.bytes - record.bytes + 1
-                                                 : exposed.offset - 1);
+    wr.remote_addr = Address(random_.Chance(0.5) ? range.offset + range.bytes - record.bytes + 1
+                                                 : range.offset - 1);
   }
-  if (record.opcode == WrOpcode::kSend || record.opcode == WrOpcode::kSendWithImm ||
-      record.opcode == WrOpcode::kRdmaWriteWithImm) {
+  if (record.is_send() || record.opcode == WrOpcode::kRdmaWriteWithImm) {
     record.receive = static_cast<uint32_t>(takers_.size());
   }
+  return Submit(std::move(record), wr, now);
+}
 
-  // The record comes first: a QP in error completes the WR within the post.
+// The record comes first: a QP in error completes the WR within the post.
+bool End::Submit(SendRecord record, device::SendWr wr, TimeNs now) {
   const uint32_t cell = record.cell;
   if (record.takes_receive()) takers_.push_back(sends_.size());
   sends_.push_back(std::move(record));
@@ -155,10 +176,14 @@ bool End::PostSend(TimeNs now) {
   if (result == PostResult::kOk) {
     verdict_.Trace(now, ' ', name_, " post send ", wr.wr_id, " op ", static_cast<int>(wr.opcode),
                    " bytes ", sends_.back().bytes, " mischief ",
-                   static_cast<int>(sends_.back().mischief));
+                   static_cast<int>(sends_.back().mischief), " grant ",
+                   static_cast<int64_t>(sends_.back().grant));
     return true;
   }
   if (sends_.back().takes_receive()) takers_.pop_back();
+  if (wr.opcode == WrOpcode::kSendWithInv && sends_.back().mischief != Mischief::kStaleKey) {
+    peer_->windows_[sends_.back().grant].state = Windows::State::kLive;
+  }
   sends_.pop_back();
   arena_.ReturnCell(cell);
   const QpState state = qp_->Query().state;
@@ -169,6 +194,7 @@ bool End::PostSend(TimeNs now) {
 }
 
 bool End::PostReceive(TimeNs now) {
+  if (shared_ != nullptr) return shared_->Post(now);
   if (qp_ == nullptr || forgotten_ || !arena_.HasCell()) return false;
   RecvRecord record;
   record.cell = arena_.TakeCell();

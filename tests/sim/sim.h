@@ -1,12 +1,15 @@
 // A deterministic simulation of the soft device: transports, a network and a clock, all from one
 // seed.
 //
-// Two hosts (or one, talking to itself) with a few RC connections, and in some worlds UD QPs, on a
+// Most seeds are worlds of two hosts (or one, talking to itself) with a few RC connections, on a
 // network that loses, repeats, reorders, delays, damages and blocks packets and falls apart for a
-// while. Random operations of random sizes; QPs that fail, are reset, destroyed, drained and
-// connected again; memory that is withdrawn. The rules that must hold through all of it stand in
-// end.h; besides: nothing hangs, what is sent again stays in proportion to what was lost, and in
-// the end no timer, no active QP and no table entry is left.
+// while. Random operations of random sizes; memory windows that are bound, used and ended by either
+// side; in some worlds a receive queue that connections share, a UC connection, UD QPs and
+// multicast groups; QPs that fail, are reset, destroyed, drained and connected again; memory that
+// is withdrawn. Every eighth seed is a world of connection managers (cm_world.h). The rules that
+// must hold through all of it stand in end.h, unreliable.h, datagrams.h, windows.h and
+// shared_receives.h; besides: nothing hangs, what is sent again stays in proportion to what was
+// lost, and in the end no timer, no active QP and no table entry is left.
 //
 //   bazel run //tests/sim:sim -- --seed=N        one seed again, --trace tells what happens
 //   bazel run //tests/sim:sim -- --seeds=1..10000
@@ -16,6 +19,8 @@
 #include <string>
 
 namespace rdmad::sim {
+
+inline constexpr uint64_t kCmEvery = 8;  // every so many seeds one of the CM
 
 struct SimOptions {
   uint64_t seed = 1;

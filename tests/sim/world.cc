@@ -10,11 +10,9 @@
 namespace rdmad::sim {
 
 using device::MtuBytes;
-using device::QpState;
 
 namespace {
 
-constexpr TimeNs kMicrosecond = 1'000;
 constexpr TimeNs kMillisecond = 1'000'000;
 constexpr TimeNs kSecond = 1'000'000'000;
 
@@ -23,126 +21,10 @@ constexpr TimeNs kPatience = 120 * kSecond;
 
 }  // namespace
 
-World::World(const SimOptions& options)
-    : options_(options), random_(options.seed), verdict_(options.trace) {
-  MakeWeather();
-  MakeHosts();
-  const int count = 1 + static_cast<int>(random_.Below(3));
-  for (int i = 0; i < count; ++i) MakeConnection(i);
-  if (random_.Chance(0.3)) MakeDatagrams();
-}
-
 World::~World() {
   datagrams_.reset();
+  unreliable_.reset();
   connections_.clear();
-}
-
-void World::MakeWeather() {
-  weather_.seed = random_.Next();
-  weather_.delay = random_.Pick({1, 10, 10, 100, 2'000}) * kMicrosecond;
-  weather_.reorder_delay = random_.Pick({5, 50, 500}) * kMicrosecond;
-  const bool foul = random_.Chance(0.3);
-  const auto some = [&] {
-    if (random_.Chance(0.5)) return 0.0;
-    return foul ? random_.Pick({0.05, 0.1, 0.25}) : random_.Pick({0.001, 0.01, 0.01});
-  };
-  if (random_.Chance(0.85)) {
-    weather_.loss = some();
-    weather_.duplicate = some();
-    weather_.reorder = some();
-    weather_.corrupt = some();
-    partitions_ = random_.Chance(0.2);
-  }
-  if (random_.Chance(0.3)) weather_.block = random_.Pick({0.01, 0.2, 0.7});
-  const bool slow = weather_.delay >= kMillisecond;
-  excuses_.loses_some =
-      weather_.loss + weather_.corrupt + weather_.reorder > 0 || slow || partitions_;
-  excuses_.loses_much =
-      weather_.loss + weather_.corrupt > 0.02 || weather_.reorder > 0.05 || slow || partitions_;
-  network_ = std::make_unique<soft::FakeNetwork>(weather_);
-  network_->keep_record = false;
-  network_->drop_if = [this](const soft::FakeNetwork::Sent& packet) {
-    verdict_.Trace(packet.time, "   packet to qpn ", packet.fields.dest_qpn.value(), " opcode ",
-                   static_cast<int>(packet.fields.opcode), " psn ", packet.fields.psn.value(),
-                   " syndrome ", static_cast<int>(packet.fields.aeth.syndrome), " bytes ",
-                   packet.payload_bytes);
-    return partitioned_;
-  };
-}
-
-void World::MakeHosts() {
-  config_.initial_window_bytes = random_.Pick({1024u, 8192u, 65536u, 262144u});
-  config_.max_window_bytes = random_.Pick({8192u, 65536u, 2097152u});
-  config_.qp_budget_bytes = random_.Pick({1u, 1024u, 16384u, 65536u});
-  config_.turn_budget_bytes = random_.Pick({1024u, 65536u, 262144u});
-  const bool v6 = random_.Chance(0.2);
-  for (uint8_t i = 0; i < 2; ++i) {
-    auto host = std::make_unique<Host>();
-    host->address = IpAddress::FromV4(10, 0, 0, static_cast<uint8_t>(i + 1));
-    if (v6) {
-      host->address = IpAddress::FromV6(
-          {0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<uint8_t>(i + 1)});
-    }
-    host->transport = std::make_unique<soft::Transport>(network_->tx(), host.get(), config_);
-    host->transport->AddLocalAddress(host->address);
-    network_->Attach(host->address, host->transport.get());
-    hosts_.push_back(std::move(host));
-  }
-}
-
-Terms World::RandomTerms() {
-  Terms terms;
-  terms.mtu = random_.Pick({device::Mtu::k256, device::Mtu::k256, device::Mtu::k512,
-                            device::Mtu::k1024, device::Mtu::k4096});
-  const uint32_t mtu = MtuBytes(terms.mtu);
-  terms.max_message_bytes = mtu * random_.Pick({1u, 2u, 3u, 5u, mtu <= 512 ? 40u : 7u}) + 3;
-  terms.send_depth = random_.Pick({1u, 2u, 3u, 8u, 16u});
-  terms.recv_depth = random_.Pick({1u, 2u, 5u, 16u});
-  terms.max_sge = random_.Pick({1u, 2u, 6u});
-  terms.timeout = static_cast<uint8_t>(random_.Pick({1, 8, 12, 14}));
-  terms.retry_count = static_cast<uint8_t>(random_.Chance(0.7) ? 7 : random_.Below(7));
-  terms.rnr_retry = static_cast<uint8_t>(random_.Chance(0.8) ? 7 : random_.Below(7));
-  terms.min_rnr_timer = static_cast<uint8_t>(random_.Pick({1, 5, 12, 18}));
-  terms.dest_rd_atomic = static_cast<uint8_t>(random_.Pick({1, 2, 4, 16}));
-  terms.rd_atomic = static_cast<uint8_t>(random_.Between(1, terms.dest_rd_atomic));
-  terms.access = kFullAccess;
-  terms.naughty = random_.Chance(0.3);
-  if (terms.naughty && random_.Chance(0.3)) terms.access &= static_cast<uint32_t>(random_.Next());
-  terms.signal_all = random_.Chance(0.2);
-  terms.receive_chance = random_.Pick({0.2, 0.5, 1.0});
-  return terms;
-}
-
-void World::MakeConnection(int number) {
-  auto connection = std::make_unique<Connection>();
-  connection->terms = RandomTerms();
-  connection->chaotic = random_.Chance(0.3);
-  const uint32_t kind = random_.Below(10);  // mostly across the network
-  Host& from = *hosts_[0];
-  Host& to = kind < 6 ? *hosts_[1] : from;
-  const auto add = [&](const char* side, Host& host) {
-    connection->ends.push_back(std::make_unique<End>(std::to_string(number) + side, *host.transport,
-                                                     host.address, connection->terms, excuses_,
-                                                     random_, verdict_));
-  };
-  add("a", from);
-  if (kind < 9) add("b", to);
-  connection->first().SetPeer(connection->last());
-  connection->last().SetPeer(connection->first());
-  Connect(*connection);
-  connections_.push_back(std::move(connection));
-}
-
-void World::MakeDatagrams() {
-  std::vector<Datagrams::Place> places;
-  for (uint32_t i = random_.Between(2, 4); i > 0; --i) {
-    Host& host = *hosts_[random_.Below(2)];
-    places.push_back({host.transport.get(), host.address});
-  }
-  const uint32_t copies = weather_.duplicate > 0 ? 2 : 1;
-  datagrams_ = std::make_unique<Datagrams>(places, next_qpn_, copies, random_.Chance(0.5), random_,
-                                           verdict_, now());
-  next_qpn_ += static_cast<uint32_t>(places.size());
 }
 
 void World::Connect(Connection& connection) {
@@ -214,7 +96,7 @@ void World::Close(Connection& connection) {
       end->Destroy(now());
     }
   }
-  for (auto& end : connection.ends) end->Close();
+  for (auto& end : connection.ends) end->Close(now());
   for (auto& end : connection.ends) end->CompareMemory();
   // Long enough for the last packet to get lost: QP numbers come again at once.
   connection.connect_at =
@@ -242,6 +124,10 @@ void World::Act() {
     datagrams_->Act(now());
     return LetTimePass();
   }
+  if (unreliable_ != nullptr && random_.Chance(0.3)) {
+    unreliable_->Act(now());
+    return LetTimePass();
+  }
   Connection& connection = *connections_[random_.Below(connections_.size())];
   LookAfter(connection);
   if (connection.connect_at != device::kNever) return LetTimePass();
@@ -259,6 +145,7 @@ void World::Act() {
     for (uint32_t i = random_.Below(6); i > 0 && end.PostReceive(now()); --i) {
     }
   }
+  if (shared_ != nullptr && random_.Chance(0.03)) shared_->Arm();
   if (random_.Chance(0.05)) ChangeWeather();
   LetTimePass();
 }
@@ -336,6 +223,7 @@ void World::Drain() {
   }
   network_->RunUntilQuiet(kSecond);
   if (datagrams_ != nullptr && !datagrams_->IsDone()) verdict_.Fail("datagrams are not sent");
+  if (unreliable_ != nullptr && !unreliable_->IsDone()) verdict_.Fail("uc sends are not done");
   for (auto& connection : connections_) {
     if (connection->connect_at == device::kNever && !verdict_.failed()) {
       for (auto& e : connection->ends) {
@@ -406,11 +294,18 @@ SimResult World::Run() {
       result.successes += end->successes();
     }
   }
+  if (shared_ != nullptr && !verdict_.failed()) shared_->Close();
   if (datagrams_ != nullptr) {
     if (!verdict_.failed()) datagrams_->Close(now());
     result.completions += datagrams_->completions();
     result.successes += datagrams_->received();
     datagrams_.reset();
+  }
+  if (unreliable_ != nullptr) {
+    if (!verdict_.failed()) unreliable_->Close(now());
+    result.completions += unreliable_->completions();
+    result.successes += unreliable_->received();
+    unreliable_.reset();
   }
   if (!verdict_.failed()) CheckBaseline();
   result.packets = network_->tally().sent;
@@ -420,38 +315,6 @@ SimResult World::Run() {
   result.fingerprint = verdict_.fingerprint();
   result.failure = verdict_.failure();
   result.virtual_seconds = static_cast<double>(now() - start) / 1e9;
-  return result;
-}
-
-SimResult RunSim(const SimOptions& options) {
-  return World(options).Run();
-}
-
-std::string ReproductionOf(const SimOptions& options) {
-  std::string command = "bazel run //tests/sim:sim -- --seed=" + std::to_string(options.seed);
-  if (options.operations != 0) command += " --operations=" + std::to_string(options.operations);
-  return command;
-}
-
-SimResult RunAndShrink(const SimOptions& options) {
-  SimResult result = RunSim(options);
-  if (result.failure.empty()) return result;
-  // Operations are the same up to where they end, so fewer of them are the same story, cut short.
-  SimOptions shorter = options;
-  uint32_t good = 0;
-  uint32_t bad = result.operations;
-  while (bad - good > 1) {
-    shorter.operations = good + (bad - good) / 2;
-    SimResult attempt = RunSim(shorter);
-    if (attempt.failure.empty()) {
-      good = shorter.operations;
-    } else {
-      bad = shorter.operations;
-      result = std::move(attempt);
-    }
-  }
-  shorter.operations = bad;
-  result.failure += "\n  " + ReproductionOf(shorter) + " --trace";
   return result;
 }
 

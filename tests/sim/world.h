@@ -8,7 +8,9 @@
 #include "tests/sim/datagrams.h"
 #include "tests/sim/end.h"
 #include "tests/sim/random.h"
+#include "tests/sim/shared_receives.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/unreliable.h"
 #include "tests/sim/verdict.h"
 #include "tests/support/fake_network.h"
 
@@ -26,6 +28,10 @@ class World {
     void OnAsyncEvent(const device::AsyncEvent& event) noexcept override {
       if (event.type == device::AsyncEventType::kSqDrained) {
         reinterpret_cast<End*>(event.owner_token)->OnDrained();
+      } else if (event.type == device::AsyncEventType::kQpLastWqeReached) {
+        reinterpret_cast<End*>(event.owner_token)->OnLastWqe();
+      } else if (event.type == device::AsyncEventType::kSrqLimitReached) {
+        reinterpret_cast<SharedReceives*>(event.owner_token)->OnLimit();
       }
     }
     IpAddress address;
@@ -46,11 +52,15 @@ class World {
     End& last() const { return *ends.back(); }
   };
 
+  // world_make.cc
   void MakeWeather();
   void MakeHosts();
+  void MakeSharedReceives();
   void MakeConnection(int number);
   void MakeDatagrams();
+  void MakeUnreliable();
   Terms RandomTerms();
+
   void Connect(Connection& connection);
   void FinishConnect(Connection& connection);
   void Disturb(Connection& connection);
@@ -78,8 +88,10 @@ class World {
   bool partitioned_ = false;
   bool disturbed_ = false;  // QPs were failed, regions withdrawn, addresses moved
   std::vector<std::unique_ptr<Host>> hosts_;
+  std::unique_ptr<SharedReceives> shared_;  // in some worlds; its ends go before it
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::unique_ptr<Datagrams> datagrams_;  // in some worlds
+  std::unique_ptr<Datagrams> datagrams_;    // in some worlds
+  std::unique_ptr<Unreliable> unreliable_;  // the same
   uint32_t next_qpn_ = 0x10;
   uint64_t connects_ = 0;
 };

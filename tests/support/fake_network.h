@@ -69,6 +69,13 @@ class FakeNetwork {
     }
   }
 
+  // Packets to the multicast group `group` go to each of its routes, with the flow as a receiver
+  // sees it: `flow.local` is the group.
+  using GroupRoute = std::function<void(const Flow&, const wire::PacketView&, TimeNs)>;
+  void AttachGroup(const IpAddress& group, GroupRoute route) {
+    groups_.emplace(group, std::move(route));
+  }
+
   TimeNs now() const { return now_; }
   NetworkFaults& faults() { return faults_; }
   const std::vector<Sent>& sent() const { return sent_; }
@@ -213,7 +220,8 @@ class FakeNetwork {
 
   void Deliver(const Event& event) {
     const auto route = routes_.find(event.flow.remote);
-    if (route == routes_.end()) return;
+    const auto [group, behind] = groups_.equal_range(event.flow.remote);
+    if (route == routes_.end() && group == behind) return;
     Flow flow = event.flow;
     std::swap(flow.local, flow.remote);
     wire::PacketView view;
@@ -223,7 +231,8 @@ class FakeNetwork {
     } else if (!CrossTheWire(event, &view)) {
       return;
     }
-    route->second->OnPacket(flow, view, now_);
+    if (route != routes_.end()) route->second->OnPacket(flow, view, now_);
+    for (auto member = group; member != behind; ++member) member->second(flow, view, now_);
   }
 
   // Builds the packet, damages it perhaps, and parses it; false if it does not arrive.
@@ -277,6 +286,7 @@ class FakeNetwork {
   std::mt19937_64 random_;
   Port port_{*this};
   std::map<IpAddress, Transport*> routes_;
+  std::multimap<IpAddress, GroupRoute> groups_;
   std::vector<Transport*> transports_;
   std::vector<Event> events_;   // a heap
   std::vector<uint8_t> bytes_;  // of the packet being delivered
