@@ -32,6 +32,19 @@ class EngineObject {
   virtual void Deactivate(TimeNs now) noexcept = 0;
 };
 
+// An object whose making has a part that may take long: pages to be pinned, a neighbour to be asked for. The control
+// thread makes and destroys it, as any other; Prepare() comes before Activate(), Release() after Deactivate(). It is not
+// destroyed while either runs.
+class SlowObject : public EngineObject {
+ public:
+  // Whether both belong on a thread that may wait; if not, they are over at once. Thread: control.
+  virtual bool slow() const noexcept { return false; }
+  // Any thread; once. Errors: those of the call that made it. Then there is nothing to be activated.
+  virtual absl::Status Prepare() { return absl::OkStatus(); }
+  // Any thread; at most once. Destroying it does what is left.
+  virtual void Release() noexcept {}
+};
+
 // Protection domain: keys of one Pd mean nothing in another.
 class Pd : public EngineObject {};
 
@@ -42,8 +55,9 @@ struct MrInit {
   uint32_t access = 0;             // Access bits
 };
 
-class Mr : public EngineObject {
+class Mr : public SlowObject {
  public:
+  // Known once it is prepared.
   virtual uint32_t lkey() const noexcept = 0;
   virtual uint32_t rkey() const noexcept = 0;
 };
@@ -69,7 +83,7 @@ class Srq : public EngineObject {
 };
 
 // Address handle: where a UD send goes. Its engine-side life makes sure that no post can name it any more when it goes.
-class Ah : public EngineObject {};
+class Ah : public SlowObject {};
 
 // Memory window of type 2: bound, re-bound and invalidated by WRs of QPs in its PD.
 class Mw : public EngineObject {

@@ -1,6 +1,6 @@
 // What a session owns, one struct per kind.
 //
-// Every object is in one of three phases. Its members are declared so that destruction runs in the
+// Every object is in one of these phases. Its members are declared so that destruction runs in the
 // right order: what a member depends on stands above it.
 //
 // Thread: control. Owner: the session's handle tables.
@@ -31,6 +31,7 @@
 namespace rdmad::session {
 
 enum class Phase : uint8_t {
+  kPreparing,  // as kMaking, and the engine has not been told yet: a slow part is under way
   kMaking,  // the engine has not said yet that it knows the object; calls do not find it
   kLive,
   kRetiring,  // Deactivate is on its way; calls do not find it, but it still counts as a user of

@@ -29,6 +29,7 @@ Session::Session(const SessionEnvironment& environment, SessionIdentity identity
     : environment_(environment),
       identity_(std::move(identity)),
       sender_(sender),
+      slow_queue_(environment.host),
       quota_(limits),
       arenas_(ArenaOptions(limits)) {}
 
@@ -77,9 +78,9 @@ absl::StatusOr<AttachGift> Session::Open(std::function<void(absl::Status)> done)
 
 void Session::Close(std::function<void()> closed) {
   if (state_ >= State::kClosing) return;
-  const bool opened = state_ != State::kNew;
   state_ = State::kClosing;
   closed_ = std::move(closed);
+  slow_queue_.Close();
   // Keeps FinishIfQuiet() from finishing half-way, should the engine answer from inside
   // Deactivate().
   ++commands_in_flight_;
@@ -97,14 +98,21 @@ void Session::Close(std::function<void()> closed) {
   cqs_.ForEach([this](Handle handle, CqObject&) { RetireCq(handle, nullptr); });
   channels_.ForEach([this](Handle handle, ChannelObject&) { RetireChannel(handle, nullptr); });
   regions_.ForEach([this](Handle handle, RegionObject&) { RetireRegion(handle, nullptr); });
-  pds_.ForEach([this](Handle handle, PdObject&) { RetirePd(handle, nullptr); });
-  for (const auto& [index, context] : contexts_) Deactivate({context.get()}, nullptr);
-  if (opened) {
-    Deactivate({port_.get()}, [this] { port_retired_ = true; });
-  } else {
-    port_retired_ = true;
-  }
+  // Calls do not find them any more; they go in RetireBase().
+  pds_.ForEach([this](Handle, PdObject& pd) { BeginRetiring(pd, nullptr); });
 
+  --commands_in_flight_;
+  FinishIfQuiet();
+}
+
+void Session::RetireBase() {
+  base_retired_ = true;
+  ++commands_in_flight_;
+  pds_.ForEach([this](Handle handle, const PdObject& pd) {
+    Deactivate({pd.pd.get()}, [this, handle] { Bury(pds_, handle); });
+  });
+  for (const auto& [index, context] : contexts_) Deactivate({context.get()}, nullptr);
+  if (port_ != nullptr) Deactivate({port_.get()}, nullptr);
   --commands_in_flight_;
   FinishIfQuiet();
 }
@@ -112,7 +120,8 @@ void Session::Close(std::function<void()> closed) {
 // All engine objects are gone when their answers have come; what is left is memory.
 void Session::FinishIfQuiet() {
   if (state_ != State::kClosing || commands_in_flight_ != 0) return;
-  RD_CHECK(port_retired_ && multicasts_.count() == 0 && qps_.count() == 0 && srqs_.count() == 0 &&
+  if (!base_retired_) return RetireBase();
+  RD_CHECK(multicasts_.count() == 0 && qps_.count() == 0 && srqs_.count() == 0 &&
                ahs_.count() == 0 && mws_.count() == 0 && cqs_.count() == 0 &&
                channels_.count() == 0 && regions_.count() == 0 && pds_.count() == 0,
            "the engine has answered everything");
@@ -167,6 +176,29 @@ void Session::OnAnswer(const std::function<void()>& then) {
   RD_CHECK(commands_in_flight_ > 0);
   --commands_in_flight_;
   FinishIfQuiet();
+}
+
+void Session::RunSlowly(std::function<void()> work, bool droppable, std::function<void()> then) {
+  ++commands_in_flight_;
+  slow_queue_.Run(std::move(work), droppable, [this, then = std::move(then)] { OnAnswer(then); });
+}
+
+void Session::Prepare(device::SlowObject& object, std::function<void(absl::Status)> then) {
+  if (!object.slow()) return then(object.Prepare());
+  auto prepared = std::make_shared<absl::Status>(absl::CancelledError("the session has ended"));
+  RunSlowly([prepared, &object] { *prepared = object.Prepare(); }, true,
+            [prepared, then = std::move(then)] { then(*prepared); });
+}
+
+bool Session::OnPrepared(Object& object, const absl::Status& prepared, const Done& done) {
+  if (prepared.ok() && object.phase == Phase::kPreparing) {
+    object.phase = Phase::kMaking;
+    return true;
+  }
+  const absl::Status why =
+      prepared.ok() ? absl::CancelledError("the session has ended") : prepared;
+  BeginRetiring(object, [done, why] { done(why); });
+  return false;
 }
 
 bool Session::BeginRetiring(Object& object, std::function<void()> on_gone) {

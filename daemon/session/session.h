@@ -6,17 +6,19 @@
 // here knows gRPC or the event loop, so other doors can lead to the same calls.
 //
 // Making an object: check the request, take the quota, make the device's object and the engine's
-// port, Activate them, send the descriptor if there is one, answer. Destroying it: refuse while
+// port, Activate them, send the descriptor if there is one, answer. What is slow in that (a
+// SlowObject, a large pool) is done elsewhere, one after the other for each session, so that none
+// keeps the others' waiting for more than one. Destroying it: refuse while
 // others use it (FailedPrecondition names a user, as verbs' EBUSY), Deactivate, free, answer. In
-// between the object is in phase kMaking or kRetiring and calls do not find it. Handles, queue
+// between the object is in another phase than kLive and calls do not find it. Handles, queue
 // numbers, keys and doorbells go back only after Deactivate was answered.
 //
 // The end (Close): CM ids first, which tells the peers; then multicast attachments, QPs, SRQs,
-// address handles, memory windows, CQs, channels, regions and PDs are retired in that order, the
-// port of the session last; memory goes when all is answered. It
-// relies on the engine executing commands in order: a Deactivate may be posted while the Activate
-// is still on its way. Calls in flight are answered too: with Cancelled where they were making
-// something. Close() is idempotent; the session may be destroyed once it has called back.
+// address handles, memory windows, CQs, channels and regions are retired in that order. It relies
+// on the engine executing commands in order: a Deactivate may be posted while the Activate is still
+// on its way. What is being prepared goes when that is over. When all of it is gone, PDs, contexts
+// and the port of the session are retired; then memory goes. Calls in flight are answered too: with
+// Cancelled where they were making something. Close() is idempotent; the session may be destroyed once it has called back.
 //
 // Thread: control. Owner: SessionRegistry (control).
 #pragma once
@@ -48,6 +50,7 @@
 #include "daemon/session/objects.h"
 #include "daemon/session/quota.h"
 #include "daemon/session/session_host.h"
+#include "daemon/session/slow_queue.h"
 #include "proto/rdmad/v1/admin.pb.h"
 #include "proto/rdmad/v1/cm.pb.h"
 #include "proto/rdmad/v1/memory.pb.h"
@@ -211,6 +214,12 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void Command(EngineCommand command, Objects objects, std::function<void()> then);
   void OnAnswer(const std::function<void()>& then);
   void FinishIfQuiet();
+  // What all others were made from.
+  void RetireBase();
+  // As SlowQueue::Run().
+  void RunSlowly(std::function<void()> work, bool droppable, std::function<void()> then);
+  // Prepares the object, here or elsewhere. `then` gets its word, or Cancelled if it was left out.
+  void Prepare(device::SlowObject& object, std::function<void(absl::Status)> then);
   absl::Status CheckOpen() const;
   uint64_t NextDescriptorTag() noexcept { return ++last_descriptor_tag_; }
 
@@ -221,6 +230,9 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   // closed meanwhile: then the object is retiring and `done` has been told.
   template <typename T, HandleKind kKind>
   T* MakeLive(const HandleTable<T, kKind>& table, Handle handle, const Done& done);
+  // For the word of Prepare(): true if the object may be activated. Else it is retiring, and to be
+  // buried by the caller; then `done` is told.
+  bool OnPrepared(Object& object, const absl::Status& prepared, const Done& done);
   // Marks the object as retiring; false if it was already. Either way `on_gone` (if any) runs when
   // it is gone.
   bool BeginRetiring(Object& object, std::function<void()> on_gone);
@@ -230,6 +242,7 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // Retire one object of a kind, whatever its phase. `on_gone` may be null.
   void RetireRegion(Handle handle, std::function<void()> on_gone);
+  void ReleaseRegion(Handle handle);
   void RetirePd(Handle handle, std::function<void()> on_gone);
   void RetireChannel(Handle handle, std::function<void()> on_gone);
   void RetireCq(Handle handle, std::function<void()> on_gone);
@@ -314,7 +327,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   State state_ = State::kNew;
   device::TimeNs opened_at_ = 0;
   uint32_t commands_in_flight_ = 0;  // engine commands and slow work not answered yet
-  bool port_retired_ = false;
+  SlowQueue slow_queue_;
+  bool base_retired_ = false;
   uint64_t last_descriptor_tag_ = 0;
   std::function<void()> closed_;
 
@@ -353,7 +367,7 @@ absl::StatusOr<T*> Session::Live(const HandleTable<T, kKind>& table, Handle hand
   if (object.ok() && (*object)->phase != Phase::kLive) {
     return absl::NotFoundError(
         absl::StrCat(HandleText(kKind, handle),
-                     (*object)->phase == Phase::kMaking ? ": not made yet" : ": being destroyed"));
+                     (*object)->phase == Phase::kRetiring ? ": being destroyed" : ": not made yet"));
   }
   return object;
 }

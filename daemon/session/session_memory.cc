@@ -47,8 +47,7 @@ void Session::RunByWeight(uint64_t bytes, std::function<void()> work, std::funct
     then();
     return;
   }
-  ++commands_in_flight_;
-  environment_.host->RunSlowly(std::move(work), [this, then = std::move(then)] { OnAnswer(then); });
+  RunSlowly(std::move(work), false, std::move(then));
 }
 
 absl::Status Session::ChargePool(PoolObject* object, uint64_t bytes) {
@@ -175,6 +174,7 @@ absl::StatusOr<Handle> Session::PrepareRegion(const v1::RegisterRegionRequest& r
   init.iova = request.iova();
   init.access = request.access() & ~kIgnoredAccess;
   RD_ASSIGN_OR_RETURN(object->mr, context->RegisterMr(*pd->pd, init));
+  object->phase = Phase::kPreparing;
   RegionObject* region = object.get();
   RD_ASSIGN_OR_RETURN(const Handle handle, regions_.Insert(std::move(object)));
   region->pd_use = UseRef(pd->users, handle);
@@ -186,15 +186,18 @@ void Session::RegisterRegion(const v1::RegisterRegionRequest& request,
                              v1::RegisterRegionReply* reply, Done done) {
   absl::StatusOr<Handle> handle = PrepareRegion(request);
   if (!handle.ok()) return done(handle.status());
-  Activate({regions_.Find(*handle)->mr.get()},
-           [this, handle = *handle, reply, done = std::move(done)] {
-             const RegionObject* region = MakeLive(regions_, handle, done);
-             if (region == nullptr) return;
-             reply->set_region(handle);
-             reply->set_lkey(region->mr->lkey());
-             reply->set_rkey(region->mr->rkey());
-             done(absl::OkStatus());
-           });
+  device::Mr& mr = *regions_.Find(*handle)->mr;
+  Prepare(mr, [this, &mr, handle = *handle, reply, done = std::move(done)](absl::Status prepared) {
+    if (!OnPrepared(*regions_.Find(handle), prepared, done)) return ReleaseRegion(handle);
+    Activate({&mr}, [this, handle, reply, done] {
+      const RegionObject* region = MakeLive(regions_, handle, done);
+      if (region == nullptr) return;
+      reply->set_region(handle);
+      reply->set_lkey(region->mr->lkey());
+      reply->set_rkey(region->mr->rkey());
+      done(absl::OkStatus());
+    });
+  });
 }
 
 void Session::DeregisterRegion(const v1::DeregisterRegionRequest& request,
@@ -207,8 +210,15 @@ void Session::DeregisterRegion(const v1::DeregisterRegionRequest& request,
 
 void Session::RetireRegion(Handle handle, std::function<void()> on_gone) {
   RegionObject* region = regions_.Find(handle);
-  if (!BeginRetiring(*region, std::move(on_gone))) return;
-  Deactivate({region->mr.get()}, [this, handle] { Bury(regions_, handle); });
+  const bool preparing = region->phase == Phase::kPreparing;
+  if (!BeginRetiring(*region, std::move(on_gone)) || preparing) return;
+  Deactivate({region->mr.get()}, [this, handle] { ReleaseRegion(handle); });
+}
+
+void Session::ReleaseRegion(Handle handle) {
+  device::Mr& mr = *regions_.Find(handle)->mr;
+  if (!mr.slow()) return Bury(regions_, handle);
+  RunSlowly([&mr] { mr.Release(); }, false, [this, handle] { Bury(regions_, handle); });
 }
 
 }  // namespace rdmad::session

@@ -47,6 +47,7 @@ absl::StatusOr<Handle> Session::PrepareAh(const v1::CreateAhRequest& request) {
   init.pd = pd->pd.get();
   init.slot_handle = number;
   object->port = environment_.engine->CreateAhPort(init);
+  object->phase = Phase::kPreparing;
   AhObject* ah = object.get();
   RD_ASSIGN_OR_RETURN(const Handle handle, ahs_.Insert(std::move(object)));
   ah->pd_use = UseRef(pd->users, handle);
@@ -57,14 +58,18 @@ void Session::CreateAh(const v1::CreateAhRequest& request, v1::CreateAhReply* re
   absl::StatusOr<Handle> handle = PrepareAh(request);
   if (!handle.ok()) return done(handle.status());
   const AhObject* made = ahs_.Find(*handle);
-  Activate({made->ah.get(), made->port.get()},
-           [this, handle = *handle, reply, done = std::move(done)] {
-             const AhObject* ah = MakeLive(ahs_, handle, done);
-             if (ah == nullptr) return;
-             reply->set_ah(handle);
-             reply->set_slot_handle(ah->slot_handle.get());
-             done(absl::OkStatus());
-           });
+  Prepare(*made->ah, [this, made, handle = *handle, reply,
+                      done = std::move(done)](absl::Status prepared) {
+    // Letting go of one is quick.
+    if (!OnPrepared(*ahs_.Find(handle), prepared, done)) return Bury(ahs_, handle);
+    Activate({made->ah.get(), made->port.get()}, [this, handle, reply, done] {
+      const AhObject* ah = MakeLive(ahs_, handle, done);
+      if (ah == nullptr) return;
+      reply->set_ah(handle);
+      reply->set_slot_handle(ah->slot_handle.get());
+      done(absl::OkStatus());
+    });
+  });
 }
 
 void Session::DestroyAh(const v1::DestroyAhRequest& request, v1::DestroyAhReply*, Done done) {
@@ -76,7 +81,8 @@ void Session::DestroyAh(const v1::DestroyAhRequest& request, v1::DestroyAhReply*
 
 void Session::RetireAh(Handle handle, std::function<void()> on_gone) {
   AhObject* ah = ahs_.Find(handle);
-  if (!BeginRetiring(*ah, std::move(on_gone))) return;
+  const bool preparing = ah->phase == Phase::kPreparing;
+  if (!BeginRetiring(*ah, std::move(on_gone)) || preparing) return;
   Deactivate({ah->port.get(), ah->ah.get()}, [this, handle] { Bury(ahs_, handle); });
 }
 

@@ -120,9 +120,43 @@ class FakeSrq final : public device::Srq {
   uint32_t limit_ = 0;
 };
 
-class FakeAh final : public device::Ah {
+// What a test tells of the slow parts of objects, and what it sees of them.
+struct FakeSlowness {
+  bool slow = false;
+  absl::Status result;  // of Prepare()
+  int objects = 0;      // that are there
+  int prepared = 0;
+  int released = 0;
+};
+
+// The slow part of an object.
+template <typename Base>
+class FakeSlowObject : public Base {
  public:
-  FakeAh(FakeDataPath* path, const device::AddressVector& the_av) : av(the_av), path_(path) {}
+  explicit FakeSlowObject(FakeSlowness* slowness) : slowness_(slowness) {
+    if (slowness_ != nullptr) ++slowness_->objects;
+  }
+  ~FakeSlowObject() override {
+    if (slowness_ != nullptr) --slowness_->objects;
+  }
+  bool slow() const noexcept override { return slowness_ != nullptr && slowness_->slow; }
+  absl::Status Prepare() override {
+    if (slowness_ == nullptr) return absl::OkStatus();
+    ++slowness_->prepared;
+    return slowness_->result;
+  }
+  void Release() noexcept override {
+    if (slowness_ != nullptr) ++slowness_->released;
+  }
+
+ private:
+  FakeSlowness* const slowness_;
+};
+
+class FakeAh final : public FakeSlowObject<device::Ah> {
+ public:
+  FakeAh(FakeDataPath* path, const device::AddressVector& the_av, FakeSlowness* slowness = nullptr)
+      : FakeSlowObject(slowness), av(the_av), path_(path) {}
   void Activate(device::TimeNs) noexcept override {}
   void Deactivate(device::TimeNs) noexcept override { path_->NoteRetired("ah"); }
 
@@ -403,9 +437,10 @@ class FakePd final : public device::Pd {
   void Deactivate(device::TimeNs) noexcept override {}
 };
 
-class FakeMr final : public device::Mr {
+class FakeMr final : public FakeSlowObject<device::Mr> {
  public:
-  explicit FakeMr(uint32_t key) : key_(key) {}
+  explicit FakeMr(uint32_t key, FakeSlowness* slowness = nullptr)
+      : FakeSlowObject(slowness), key_(key) {}
   void Activate(device::TimeNs) noexcept override {}
   void Deactivate(device::TimeNs) noexcept override {}
   uint32_t lkey() const noexcept override { return key_; }
@@ -447,7 +482,7 @@ class FakeDevice final : public device::Device {
                                                          const device::AddressVector& av) override {
       if (!device_.refusal.ok()) return device_.refusal;
       device_.last_av = av;
-      return std::make_unique<FakeAh>(device_.path_, av);
+      return std::make_unique<FakeAh>(device_.path_, av, &device_.slowness);
     }
     absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd&) override {
       if (!device_.refusal.ok()) return device_.refusal;
@@ -482,7 +517,7 @@ class FakeDevice final : public device::Device {
   }
   absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() { return std::make_unique<FakePd>(); }
   absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr() {
-    return std::make_unique<FakeMr>(next_key_++);
+    return std::make_unique<FakeMr>(next_key_++, &slowness);
   }
   absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t, device::CompletionSink* sink) {
     return std::make_unique<FakeCq>(sink);
@@ -496,6 +531,7 @@ class FakeDevice final : public device::Device {
   device::DeviceAttr& mutable_attr() noexcept { return attr_; }
 
   absl::Status refusal;  // of SRQs, address handles, memory windows and multicast
+  FakeSlowness slowness;  // of regions and address handles
   device::QpResult limit_result = device::QpResult::kOk;  // of SRQs that are made from now on
   FakeSrq* last_srq = nullptr;
   FakeQp* last_qp = nullptr;

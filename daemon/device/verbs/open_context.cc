@@ -76,19 +76,52 @@ OpenContext::OpenContext(ibv_context* hw, ibv_comp_channel* channel, const devic
 
 OpenContext::~OpenContext() {
   for (const auto& set : objects_) RD_CHECK(set.empty(), "objects go before their context");
-  CloseHardware();
+  RD_CHECK(CloseHardware(), "nobody is at work on what does not exist");
 }
 
-void OpenContext::CloseHardware() noexcept {
+bool OpenContext::CloseHardware(std::function<void()> when_idle) {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    if (uses_ != 0) {
+      when_idle_ = std::move(when_idle);
+      return false;
+    }
+  }
   for (auto& set : objects_) {
     for (HardwareObject* const object : set) object->CloseHardware();
   }
   if (channel_ != nullptr) ibv_destroy_comp_channel(std::exchange(channel_, nullptr));
   if (hw_ != nullptr) ibv_close_device(std::exchange(hw_, nullptr));
+  return true;
+}
+
+bool OpenContext::Enter() {
+  const std::lock_guard lock(mutex_);
+  if (closing_) return false;
+  ++uses_;
+  return true;
+}
+
+void OpenContext::Leave() {
+  std::function<void()> when_idle;
+  {
+    const std::lock_guard lock(mutex_);
+    if (--uses_ == 0) when_idle = std::move(when_idle_);
+  }
+  if (when_idle) when_idle();
+}
+
+bool OpenContext::closing() const {
+  const std::lock_guard lock(mutex_);
+  return closing_;
 }
 
 absl::Status OpenContext::Check(const char* operation) const {
-  if (hw_ != nullptr) return absl::OkStatus();
+  return closing() ? Removed(operation) : absl::OkStatus();
+}
+
+absl::Status OpenContext::Removed(const char* operation) const {
   return absl::UnavailableError(
       absl::StrCat(operation, ": device ", name_, " was removed; open it again when it is back"));
 }

@@ -5,7 +5,8 @@
 // kernel may wait for every user's descriptor then, so the hardware's half of each object must go
 // at once, though the objects stay until their application destroys them:
 //   1. engine:  Die(): nothing touches the hardware any more, all work flushes;
-//   2. control: CloseHardware(): destroys what the kernel has of it, users before used;
+//   2. control: CloseHardware(): destroys what the kernel has of it, users before used. Not while
+//      another thread is in a call that takes long (Use): the last of them says when it has left;
 //   3. whenever: the objects, now empty, are destroyed as usual.
 //
 // Thread: control, but for what is said to be the engine's. Owner: shared.
@@ -16,7 +17,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -59,11 +62,35 @@ class OpenContext {
 
   void Add(HardwareKind kind, HardwareObject* object) { Set(kind).insert(object); }
   void Remove(HardwareKind kind, HardwareObject* object) noexcept { Set(kind).erase(object); }
-  void CloseHardware() noexcept;
+  // False if a Use holds it: then nothing is closed yet, no further Use begins, and `when_idle`, if
+  // any, says when to call again (on the thread of that Use).
+  bool CloseHardware(std::function<void()> when_idle = nullptr);
+
+  // Keeps the hardware open during a call of libibverbs that takes long. Thread: any.
+  class Use {
+   public:
+    explicit Use(OpenContext& context) : context_(context), entered_(context.Enter()) {}
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use() {
+      if (entered_) context_.Leave();
+    }
+    // False: the device is gone, and so may be all that was made from the context.
+    [[nodiscard]] bool entered() const noexcept { return entered_; }
+    // The device has gone meanwhile.
+    [[nodiscard]] bool closing() const { return context_.closing(); }
+
+   private:
+    OpenContext& context_;
+    const bool entered_;
+  };
 
   // Unavailable if the hardware is gone.
   absl::Status Check(const char* operation) const;
+  // Unavailable. Thread: any.
+  absl::Status Removed(const char* operation) const;
   // From errno after a failed call of libibverbs: says operation, device, reason and what to do.
+  // Thread: any.
   absl::Status Error(const char* operation, int error) const;
 
   // The engine's: set once, by Die().
@@ -75,6 +102,9 @@ class OpenContext {
  private:
   OpenContext(ibv_context* hw, ibv_comp_channel* channel, const device::DeviceAttr& attr,
               VerbsDataPath& path);
+  bool Enter();
+  void Leave();
+  bool closing() const;
   std::set<HardwareObject*>& Set(HardwareKind kind) { return objects_[static_cast<size_t>(kind)]; }
 
   ibv_context* hw_;
@@ -85,6 +115,11 @@ class OpenContext {
   std::array<std::set<HardwareObject*>, kHardwareKinds> objects_;
   WindowTable windows_;
   bool dead_ = false;
+
+  mutable std::mutex mutex_;  // for what follows
+  int uses_ = 0;
+  bool closing_ = false;
+  std::function<void()> when_idle_;
 };
 
 // From an errno, with the limit that usually is behind it. Source: ibv_reg_mr(3), ibv_create_qp(3).

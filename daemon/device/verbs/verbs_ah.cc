@@ -24,21 +24,28 @@ absl::StatusOr<std::unique_ptr<VerbsAh>> VerbsAh::Create(std::shared_ptr<OpenCon
     return absl::InvalidArgumentError(
         absl::StrCat("create_ah: sgid_index=", av.sgid_index, " limit=", UINT8_MAX));
   }
-  ibv_ah_attr attr = ToIbv(av, kPort);
-  ibv_ah* const hw = ibv_create_ah(pd, &attr);
-  if (hw == nullptr) {
-    const int error = errno;
-    const absl::Status status = context->Error("create_ah", error);
-    return absl::Status(status.code(),
-                        absl::StrCat(std::string(status.message()), ": dest=", av.dest.ToString(),
-                                     " sgid_index=", av.sgid_index));
-  }
-  return std::unique_ptr<VerbsAh>(new VerbsAh(std::move(context), hw));
+  return std::unique_ptr<VerbsAh>(new VerbsAh(std::move(context), pd, av));
 }
 
-VerbsAh::VerbsAh(std::shared_ptr<OpenContext> context, ibv_ah* hw)
-    : context_(std::move(context)), hw_(hw) {
+VerbsAh::VerbsAh(std::shared_ptr<OpenContext> context, ibv_pd* pd, const device::AddressVector& av)
+    : context_(std::move(context)), pd_(pd), av_(av) {
   context_->Add(HardwareKind::kAh, this);
+}
+
+absl::Status VerbsAh::Prepare() {
+  const OpenContext::Use use(*context_);
+  if (!use.entered()) return context_->Removed("create_ah");
+  ibv_ah_attr attr = ToIbv(av_, kPort);
+  hw_ = ibv_create_ah(pd_, &attr);
+  if (hw_ == nullptr) {
+    const absl::Status status = context_->Error("create_ah", errno);
+    return absl::Status(status.code(),
+                        absl::StrCat(std::string(status.message()), ": dest=", av_.dest.ToString(),
+                                     " sgid_index=", av_.sgid_index));
+  }
+  if (!use.closing()) return absl::OkStatus();
+  CloseHardware();
+  return context_->Removed("create_ah");
 }
 
 VerbsAh::~VerbsAh() {

@@ -2,6 +2,8 @@
 
 #include <infiniband/verbs.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -50,7 +52,7 @@ class VerbsDevices::Removal final : public device::EngineObject {
       : path_(*path), context_(std::move(context)) {}
   void Activate(device::TimeNs now) noexcept override { path_.Kill(*context_, now); }
   void Deactivate(device::TimeNs) noexcept override {}
-  void CloseHardware() { context_->CloseHardware(); }
+  [[nodiscard]] const std::shared_ptr<OpenContext>& context() const noexcept { return context_; }
 
  private:
   VerbsDataPath& path_;
@@ -64,14 +66,20 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesC
   // Objects of a device that is gone can be destroyed without an error.
   ::setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
   UniqueFd epoll_fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_fd.valid()) return absl::ErrnoToStatus(errno, "verbs: epoll_create1");
+  UniqueFd idle_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_fd.valid() || !idle_fd.valid()) {
+    return absl::ErrnoToStatus(errno, "verbs: epoll_create1, eventfd");
+  }
   RD_ASSIGN_OR_RETURN(UeventMonitor uevents, UeventMonitor::Open());
-  std::unique_ptr<VerbsDevices> devices(new VerbsDevices(
-      std::move(config), path, std::move(run_on_engine), std::move(epoll_fd), std::move(uevents)));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  if (::epoll_ctl(devices->epoll_fd_.get(), EPOLL_CTL_ADD, devices->uevents_.fd(), &event) != 0) {
-    return absl::ErrnoToStatus(errno, "verbs: epoll_ctl");
+  std::unique_ptr<VerbsDevices> devices(
+      new VerbsDevices(std::move(config), path, std::move(run_on_engine), std::move(epoll_fd),
+                       std::move(idle_fd), std::move(uevents)));
+  for (const int fd : {devices->uevents_.fd(), devices->idle_fd_.get()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(devices->epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return absl::ErrnoToStatus(errno, "verbs: epoll_ctl");
+    }
   }
   devices->Rescan();
   for (const std::string& name : devices->config_.only) {
@@ -86,11 +94,13 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesC
 }
 
 VerbsDevices::VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path,
-                           RunOnEngine run_on_engine, UniqueFd epoll_fd, UeventMonitor uevents)
+                           RunOnEngine run_on_engine, UniqueFd epoll_fd, UniqueFd idle_fd,
+                           UeventMonitor uevents)
     : config_(std::move(config)),
       path_(path),
       run_on_engine_(std::move(run_on_engine)),
       epoll_fd_(std::move(epoll_fd)),
+      idle_fd_(std::move(idle_fd)),
       uevents_(std::move(uevents)) {}
 
 VerbsDevices::~VerbsDevices() = default;
@@ -139,7 +149,21 @@ device::Device* VerbsDevices::FindByAddress(const IpAddress& address) const {
   return nullptr;
 }
 
+void VerbsDevices::Close(std::shared_ptr<OpenContext> context) {
+  const bool closed = context->CloseHardware([fd = idle_fd_.get()] {
+    constexpr uint64_t kOne = 1;
+    [[maybe_unused]] const ssize_t written = ::write(fd, &kOne, sizeof(kOne));
+  });
+  if (!closed) closing_.push_back(std::move(context));
+}
+
 void VerbsDevices::Poll() {
+  uint64_t idle;
+  if (::read(idle_fd_.get(), &idle, sizeof(idle)) == sizeof(idle)) {
+    for (std::shared_ptr<OpenContext>& context : std::exchange(closing_, {})) {
+      Close(std::move(context));
+    }
+  }
   bool rescan = uevents_.Take();
   for (size_t i = 0; i < devices_.size(); ++i) {
     VerbsDevice& device = *devices_[i];
@@ -219,7 +243,7 @@ void VerbsDevices::Remove(VerbsDevice& device) {
   device.SetRemoved();  // and with its descriptor the watch
   for (const std::shared_ptr<OpenContext>& context : contexts) {
     const auto removal = std::make_shared<Removal>(path_, context);
-    run_on_engine_(*removal, [removal] { removal->CloseHardware(); });
+    run_on_engine_(*removal, [this, removal] { Close(removal->context()); });
   }
   if (observer_.on_removed) observer_.on_removed(device);
 }

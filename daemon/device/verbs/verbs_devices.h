@@ -3,8 +3,8 @@
 //
 // A device that goes takes this way: the kernel says so (an async event, or the device is no longer
 // in the list); observers hear OnDeviceRemoved(); the engine kills what sessions have of it; then
-// everything the kernel has of ours is closed, which it may be waiting for. A device that comes
-// back, under whatever name, is a new device.
+// everything the kernel has of ours is closed, which it may be waiting for: as soon as no other
+// thread is in a call to it. A device that comes back, under whatever name, is a new device.
 //
 // Thread: control. Owner: main. The data path outlives it.
 #pragma once
@@ -75,7 +75,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   class Removal;
 
   VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path, RunOnEngine run_on_engine,
-               UniqueFd epoll_fd, UeventMonitor uevents);
+               UniqueFd epoll_fd, UniqueFd idle_fd, UeventMonitor uevents);
 
   bool Wanted(std::string_view name) const;
   // Adds what is new in the kernel's list and removes what is no longer there.
@@ -83,15 +83,18 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   void Add(ibv_device* device);
   void Remove(VerbsDevice& device);
   void OpenConnectionManager();
+  void Close(std::shared_ptr<OpenContext> context);
 
   const VerbsDevicesConfig config_;
   VerbsDataPath* const path_;
   const RunOnEngine run_on_engine_;
   const UniqueFd epoll_fd_;
+  const UniqueFd idle_fd_;  // of those in closing_, one may be closed now
   UeventMonitor uevents_;
   Observer observer_;
   VerbsConnectionManager* manager_ = nullptr;
   std::vector<VerbsDeviceProblem> problems_;
+  std::vector<std::shared_ptr<OpenContext>> closing_;  // another thread was in a call
   // Removed ones too: connections and sessions may still hold a pointer.
   std::vector<std::unique_ptr<VerbsDevice>> devices_;
 };

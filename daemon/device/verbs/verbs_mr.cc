@@ -9,6 +9,12 @@
 #include "daemon/device/verbs/window_table.h"
 
 namespace rdmad::verbs {
+namespace {
+
+// Pinning so much takes about a millisecond at most.
+constexpr uint64_t kQuickBytes = 2 << 20;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<VerbsPd>> VerbsPd::Create(std::shared_ptr<OpenContext> context) {
   RD_RETURN_IF_ERROR(context->Check("alloc_pd"));
@@ -43,16 +49,33 @@ absl::StatusOr<std::unique_ptr<VerbsMr>> VerbsMr::Create(std::shared_ptr<OpenCon
     return absl::InvalidArgumentError(
         "reg_mr: remote write and remote atomic access need local write access too");
   }
-  ibv_mr* const hw =
-      ibv_reg_mr_iova2(pd, init.host_addr, init.length_bytes, init.iova, init.access);
-  if (hw == nullptr) return context->Error("reg_mr", errno);
-  return std::unique_ptr<VerbsMr>(
-      new VerbsMr(std::move(context), hw, (init.access & device::kAccessMwBind) != 0));
+  return std::unique_ptr<VerbsMr>(new VerbsMr(std::move(context), pd, init));
 }
 
-VerbsMr::VerbsMr(std::shared_ptr<OpenContext> context, ibv_mr* hw, bool bindable)
-    : context_(std::move(context)), hw_(hw), lkey_(hw->lkey), rkey_(hw->rkey), bindable_(bindable) {
+VerbsMr::VerbsMr(std::shared_ptr<OpenContext> context, ibv_pd* pd, const device::MrInit& init)
+    : context_(std::move(context)), pd_(pd), init_(init) {
   context_->Add(HardwareKind::kMr, this);
+}
+
+bool VerbsMr::slow() const noexcept {
+  return init_.length_bytes > kQuickBytes;
+}
+
+absl::Status VerbsMr::Prepare() {
+  const OpenContext::Use use(*context_);
+  if (!use.entered()) return context_->Removed("reg_mr");
+  hw_ = ibv_reg_mr_iova2(pd_, init_.host_addr, init_.length_bytes, init_.iova, init_.access);
+  if (hw_ == nullptr) return context_->Error("reg_mr", errno);
+  lkey_ = hw_->lkey;
+  rkey_ = hw_->rkey;
+  if (!use.closing()) return absl::OkStatus();
+  CloseHardware();
+  return context_->Removed("reg_mr");
+}
+
+void VerbsMr::Release() noexcept {
+  const OpenContext::Use use(*context_);
+  if (use.entered()) CloseHardware();
 }
 
 VerbsMr::~VerbsMr() {
@@ -61,11 +84,11 @@ VerbsMr::~VerbsMr() {
 }
 
 void VerbsMr::Activate(device::TimeNs) noexcept {
-  if (bindable_ && !context_->dead()) context_->windows().AddRegion(lkey_, hw_);
+  if (bindable() && !context_->dead()) context_->windows().AddRegion(lkey_, hw_);
 }
 
 void VerbsMr::Deactivate(device::TimeNs) noexcept {
-  if (!bindable_) return;
+  if (!bindable()) return;
   context_->windows().RemoveRegion(lkey_);
   if (context_->dead()) return;
   context_->path().NoteBindsTo(*context_, lkey_);

@@ -1,7 +1,8 @@
 // Protection domains and memory regions of a verbs device. The hardware checks keys by itself, so
 // the engine has to do with a region only where memory windows are bound to it.
 //
-// Thread: made and destroyed by control. Owner: the session.
+// Thread: made and destroyed by control; regions are prepared and released anywhere. Owner: the
+// session.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -38,6 +39,11 @@ class VerbsMr final : public device::Mr, public HardwareObject {
                                                          ibv_pd* pd, const device::MrInit& init);
   ~VerbsMr() override;
 
+  bool slow() const noexcept override;
+  // Pins the pages, at about a second for some gigabytes; and unpins them.
+  absl::Status Prepare() override;
+  void Release() noexcept override;
+
   // Windows can be bound to it from now on; and not any more, and those that are close.
   void Activate(device::TimeNs now) noexcept override;
   void Deactivate(device::TimeNs now) noexcept override;
@@ -46,13 +52,15 @@ class VerbsMr final : public device::Mr, public HardwareObject {
   uint32_t rkey() const noexcept override { return rkey_; }
 
  private:
-  VerbsMr(std::shared_ptr<OpenContext> context, ibv_mr* hw, bool bindable);
+  VerbsMr(std::shared_ptr<OpenContext> context, ibv_pd* pd, const device::MrInit& init);
+  bool bindable() const noexcept { return (init_.access & device::kAccessMwBind) != 0; }
 
   const std::shared_ptr<OpenContext> context_;
-  ibv_mr* hw_;
-  const uint32_t lkey_;
-  const uint32_t rkey_;
-  const bool bindable_;
+  ibv_pd* const pd_;
+  const device::MrInit init_;
+  ibv_mr* hw_ = nullptr;
+  uint32_t lkey_ = 0;
+  uint32_t rkey_ = 0;
 };
 
 }  // namespace rdmad::verbs

@@ -177,8 +177,9 @@ PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexc
   const bool binds = operation->posted == IBV_WR_BIND_MW;
   const uint32_t bind_lkey = binds && !Unbinds(wr) ? wr.bind_lkey : 0;
   if (binds || operation->posted == IBV_WR_LOCAL_INV) ++window_changes_;
+  const bool signaled = (SendFlagsOf(wr, init_.signal_all) & IBV_SEND_SIGNALED) != 0;
   sends_[send_tail_ & send_mask_] = {wr.wr_id, operation->completed, binds ? wr.rkey : wr.imm_be,
-                                     bind_lkey};
+                                     bind_lkey, signaled};
   const uint32_t position = send_tail_++;
   if (context_->dead() || sends_drained_) {
     FinishSend(WcStatus::kWrFlushErr);
@@ -256,7 +257,7 @@ void VerbsQp::OnSendRefused(const ibv_send_wr& refused) noexcept {
 void VerbsQp::RefuseSend(uint32_t position, WcStatus status, device::TimeNs now) noexcept {
   context_->path().FlushSends();
   if (sends_refused_) return;  // one before it
-  // Without an address there is no mark, so what the hardware has done is seen before.
+  // What the hardware says of those before it may have failed the QP already.
   if (init_.type == device::QpType::kUd) context_->path().Drain(send_cq_, now);
   MarkRefused(position, status, nullptr);
   context_->path().Heat(send_cq_, now);
@@ -264,6 +265,7 @@ void VerbsQp::RefuseSend(uint32_t position, WcStatus status, device::TimeNs now)
 
 void VerbsQp::MarkRefused(uint32_t position, WcStatus status, ibv_ah* ah) noexcept {
   sends_refused_ = true;
+  refused_ = send_head_ + ((position - send_head_) & kPositionMask);
   refused_status_ = status;
   if (state_ != QpState::kErr) EnterError();
   ibv_send_wr mark{};
@@ -273,22 +275,11 @@ void VerbsQp::MarkRefused(uint32_t position, WcStatus status, ibv_ah* ah) noexce
   mark.wr.ud.ah = ah;
   ibv_send_wr* bad = nullptr;
   const bool markable = init_.type != device::QpType::kUd || ah != nullptr;
-  if (!markable || ibv_post_send(hw_, &mark, &bad) != 0) OnDrained(position);
-}
-
-void VerbsQp::OnDrained(uint32_t refused) noexcept {
-  sends_drained_ = true;
-  // What the hardware did before without a word had asked for none.
-  const uint32_t ahead = (refused - send_head_) & kPositionMask;
-  if (ahead < send_tail_ - send_head_) {
-    SettleWindows(send_head_ + ahead, true);
-    send_head_ += ahead;
+  if (markable && ibv_post_send(hw_, &mark, &bad) == 0) return;
+  for (uint32_t at = refused_; at != send_head_ && !last_signaled_; --at) {
+    if (sends_[(at - 1) & send_mask_].signaled) last_signaled_ = at - 1;
   }
-  WcStatus status = refused_status_;
-  while (send_head_ != send_tail_) {
-    FinishSend(status);
-    status = WcStatus::kWrFlushErr;
-  }
+  if (!last_signaled_) OnDrained();
 }
 
 void VerbsQp::EnterError() noexcept {
@@ -339,6 +330,7 @@ void VerbsQp::Forget() noexcept {
   send_head_ = send_tail_ = 0;
   recv_head_ = recv_tail_ = 0;
   sends_refused_ = sends_drained_ = recvs_are_ours_ = false;
+  last_signaled_.reset();
   if (!active_) return;
   context_->path().RemoveQp(*this, slot_);
   slot_ = context_->path().AddQp(*this);

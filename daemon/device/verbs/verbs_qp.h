@@ -10,10 +10,11 @@
 //   error     receives that are posted to a QP in the error state are flushed here, behind those
 //             that the hardware flushes: rxe's never hear of them.
 //   refused   the driver takes a WR of a batch not although it was checked (out of memory), or it
-//   is
-//             not for the driver (a bind of a window that is not there): the QP moves to the error
-//             state; what was posted before flushes first, then the refused ones
-//             and all that follow, until the QP is reset.
+//             is not for the driver (a bind of a window that is not there): the QP moves to the
+//             error state; what was posted before completes first, then the refused ones and all
+//             that follow, until the QP is reset. A *mark*, a send of our own behind those that
+//             the hardware has, tells when it is done with them; where none can be posted (a
+//             datagram without an address), the last of them that asked for a completion does.
 //   dead      the device is gone: everything flushes at once, and so does what is posted later.
 //
 // Thread: made and destroyed by control; everything else as device::Qp says. Owner: the session.
@@ -75,6 +76,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
     device::WcOpcode opcode;
     uint32_t key;        // kBindMw, kLocalInv
     uint32_t bind_lkey;  // kBindMw; 0: to nothing
+    bool signaled;
   };
 
   VerbsQp(std::shared_ptr<OpenContext> context, const device::QpInit& init,
@@ -94,9 +96,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   void SettleWindows(uint32_t end, bool last_succeeded) noexcept;
   void OnSendDone(uint32_t position, const ibv_wc& wc) noexcept;
   void OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept;
-  // The hardware has nothing any more of what stands before `refused`: that one fails, the rest
-  // flushes.
-  void OnDrained(uint32_t refused) noexcept;
+  // The hardware has no sends any more: the refused one fails, the rest flushes.
+  void OnDrained() noexcept;
   // Moves the QP, hardware and all, to the error state.
   void EnterError() noexcept;
   // Receives from this position on are flushed here; the hardware does not get them.
@@ -105,6 +106,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   // Completes the oldest send or receive without the hardware.
   void FinishSend(device::WcStatus status) noexcept;
   void FinishRecv(device::WcStatus status) noexcept;
+  // Those before `end` asked for no completion, and the hardware has done them without a word.
+  void SkipSends(uint32_t end) noexcept;
   // Receives that the hardware does not have, if those that it has are done.
   void FlushOwnRecvs() noexcept;
   void FlushAll() noexcept;
@@ -133,7 +136,9 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   uint32_t recv_tail_ = 0;
   uint32_t window_changes_ = 0;  // binds and invalidations between send_head_ and send_tail_
   bool sends_refused_ = false;
-  device::WcStatus refused_status_ = device::WcStatus::kLocQpOpErr;  // of the first one
+  uint32_t refused_ = 0;  // the first one
+  device::WcStatus refused_status_ = device::WcStatus::kLocQpOpErr;
+  std::optional<uint32_t> last_signaled_;  // before it, if there is no mark
   bool sends_drained_ = false;  // with sends_refused_: the hardware has none any more
   bool recvs_are_ours_ = false;
   uint32_t recvs_in_hardware_end_ = 0;  // with recvs_are_ours_: the hardware has those before

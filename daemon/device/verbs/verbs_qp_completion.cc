@@ -25,7 +25,7 @@ void VerbsQp::OnCompletion(const ibv_wc& wc) noexcept {
       OnRecvDone(position, wc);
       break;
     case WrKind::kDrained:
-      OnDrained(position);
+      if (sends_refused_ && !sends_drained_) OnDrained();
       break;
     case WrKind::kSrqRecv:
       break;  // the SRQ's
@@ -51,6 +51,8 @@ void VerbsQp::OnSendDone(uint32_t position, const ibv_wc& wc) noexcept {
   send_head_ = done + 1;
   send_cq_.sink().OnCompletion(out);
   NoteStatus(wc.status);
+  // Also by one behind it, should the driver have forgotten it.
+  if (last_signaled_ && static_cast<int32_t>(done - *last_signaled_) >= 0) OnDrained();
 }
 
 void VerbsQp::OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept {
@@ -129,6 +131,31 @@ void VerbsQp::FinishSend(WcStatus status) noexcept {
   out.wqe_count = ++send_head_;
   out.qp_cookie = init_.cookie;
   send_cq_.sink().OnCompletion(out);
+}
+
+void VerbsQp::OnDrained() noexcept {
+  sends_drained_ = true;
+  last_signaled_.reset();
+  const uint32_t left = send_tail_ - send_head_;
+  if (refused_ - send_head_ < left) {
+    for (uint32_t at = send_head_; at != refused_; ++at) {
+      if (!sends_[at & send_mask_].signaled) continue;
+      // The driver has forgotten it.
+      SkipSends(at);
+      FinishSend(WcStatus::kWrFlushErr);
+    }
+    SkipSends(refused_);
+  }
+  WcStatus status = refused_status_;
+  while (send_head_ != send_tail_) {
+    FinishSend(status);
+    status = WcStatus::kWrFlushErr;
+  }
+}
+
+void VerbsQp::SkipSends(uint32_t end) noexcept {
+  SettleWindows(end, true);
+  send_head_ = end;
 }
 
 void VerbsQp::FinishRecv(WcStatus status) noexcept {

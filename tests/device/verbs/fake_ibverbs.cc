@@ -18,7 +18,7 @@ FakeIbverbs* fake = nullptr;
 
 int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
   ++fake->posts;
-  uint32_t left = std::exchange(fake->sends_taken, UINT32_MAX);
+  uint32_t left = std::exchange(fake->sends_taken, std::exchange(fake->then_taken, UINT32_MAX));
   for (; wr != nullptr; wr = wr->next, --left) {
     if (left == 0) {
       *bad = wr;
@@ -176,6 +176,7 @@ int ibv_dealloc_pd(ibv_pd* pd) {
   return Destroy();
 }
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t, unsigned int) {
+  if (FakeIbverbs::Get().during_slow_call) FakeIbverbs::Get().during_slow_call();
   ++FakeIbverbs::Get().open_objects;
   const uint32_t lkey = FakeIbverbs::Get().next_lkey++;
   return new ibv_mr{pd->context, pd, addr, length, 1, lkey, lkey + 1};
@@ -224,6 +225,7 @@ int ibv_modify_srq(ibv_srq*, ibv_srq_attr* attr, int mask) {
 }
 ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   FakeIbverbs& fake = FakeIbverbs::Get();
+  if (fake.during_slow_call) fake.during_slow_call();
   if (fake.create_ah_error != 0) {
     errno = fake.create_ah_error;
     return nullptr;

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -48,6 +49,7 @@ class FakeIbverbs {
   int posts = 0;
   // The next chain of sends is taken up to this many; then ENOMEM.
   uint32_t sends_taken = UINT32_MAX;
+  uint32_t then_taken = UINT32_MAX;  // of the chain after it
   bool refuse_recvs = false;
   std::vector<ibv_qp_state> moves;
   std::optional<ibv_qp_state> entered;  // by the hardware itself, without having been told to
@@ -55,6 +57,7 @@ class FakeIbverbs {
   int arms = 0;
   uint32_t srq_limit = 0;
   int create_ah_error = 0;
+  std::function<void()> during_slow_call;  // while a region or an address handle is made
   ibv_ah_attr ah_attr{};
   ibv_gid attached{};
   uint32_t ifindex = 0;

@@ -87,6 +87,20 @@ TEST_F(VerbsDataPathTest, ASendThatTheDriverRefusesFailsInItsPlaceAndTheRestFlus
   EXPECT_EQ(sink_.Take(), (Strings{"6:5:6", "7:5"}));
 }
 
+TEST_F(VerbsDataPathTest, ASignaledSendThatTheDriverForgetsIsFlushedInItsPlace) {
+  MoveToRts();
+  ASSERT_EQ(Send(1, 0), PostResult::kOk);
+  ASSERT_EQ(Send(2), PostResult::kOk);
+  ASSERT_EQ(Send(3, 0), PostResult::kOk);
+  ASSERT_EQ(Send(4), PostResult::kOk);
+  lib_.sends_taken = 3;
+  Turn();
+  ASSERT_EQ(lib_.sends.size(), 4u) << "three, and the mark behind them";
+  lib_.Complete(lib_.sends[3].wr_id, IBV_WC_WR_FLUSH_ERR);
+  Turn();
+  EXPECT_EQ(sink_.Take(), (Strings{"2:5:2", "4:2:4"}));
+}
+
 // rxe's receive queue is read by nobody once the QP is in error.
 TEST_F(VerbsDataPathTest, ReceivesPostedInErrorFlushBehindTheHardwares) {
   MoveToRts();
@@ -153,6 +167,64 @@ TEST_F(VerbsDataPathTest, ADeadDeviceFlushesEverythingOnceAndIsNotTouchedAgain) 
   attr.state = QpState::kInit;
   EXPECT_EQ(qp_->Modify(attr, now_), device::QpResult::kGone);
   EXPECT_TRUE(absl::IsUnavailable(context_->AllocPd().status()));
+}
+
+// What takes long is on another thread; here, the test takes both parts.
+class VerbsSlowTest : public VerbsObjectsTest {
+ protected:
+  std::unique_ptr<device::SlowObject> Make(bool region) {
+    if (!region) return *context_->CreateAh(*pd_, {});
+    return *context_->RegisterMr(*pd_, {.length_bytes = 1 << 30});
+  }
+};
+
+TEST_F(VerbsSlowTest, WhatMayTakeLongIsNotDoneWhenItIsMade) {
+  const int before = lib_.open_objects;
+  const auto ah = Make(false), region = Make(true);
+  EXPECT_TRUE(ah->slow());
+  EXPECT_TRUE(region->slow());
+  EXPECT_FALSE((*context_->RegisterMr(*pd_, {.length_bytes = 1 << 20}))->slow());
+  EXPECT_EQ(lib_.open_objects, before);
+  ASSERT_OK(ah->Prepare());
+  ASSERT_OK(region->Prepare());
+  EXPECT_EQ(lib_.open_objects, before + 2);
+  region->Release();
+  EXPECT_EQ(lib_.open_objects, before + 1);
+}
+
+class VerbsSlowRemovalTest : public VerbsSlowTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(VerbsSlowRemovalTest, ADeviceThatGoesMeanwhileIsClosedWhenTheCallIsOver) {
+  const auto object = Make(GetParam()), late = Make(true);
+  int idle = 0;
+  lib_.during_slow_call = [&] {
+    path_->Kill(*open_, now_);
+    const int open = lib_.open_objects;
+    EXPECT_FALSE(open_->CloseHardware([&] { ++idle; }));
+    EXPECT_EQ(lib_.open_objects, open) << "the call has the context in its hands";
+    EXPECT_EQ(idle, 0);
+  };
+  const absl::Status status = object->Prepare();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(idle, 1);
+  lib_.during_slow_call = [] { ADD_FAILURE() << "a call to a device that is gone"; };
+  EXPECT_TRUE(absl::IsUnavailable(late->Prepare()));
+  EXPECT_TRUE(absl::IsUnavailable(context_->AllocPd().status()));
+  EXPECT_TRUE(open_->CloseHardware());
+  EXPECT_EQ(lib_.open_objects, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Either, VerbsSlowRemovalTest, ::testing::Bool(),
+                         [](const auto& one) { return one.param ? "Region" : "AddressHandle"; });
+
+TEST_F(VerbsSlowTest, ARegionOfADeviceThatIsGoneHasNothingToRelease) {
+  const auto region = Make(true);
+  ASSERT_OK(region->Prepare());
+  path_->Kill(*open_, now_);
+  EXPECT_TRUE(open_->CloseHardware());
+  EXPECT_EQ(lib_.open_objects, 0);
+  region->Release();
+  EXPECT_EQ(lib_.open_objects, 0);
 }
 
 TEST_F(VerbsDataPathTest, TheDevicesOwnWordThatItGoesIsEnough) {

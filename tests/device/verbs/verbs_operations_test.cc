@@ -149,6 +149,7 @@ class VerbsDatagramTest : public VerbsObjectsTest {
     MakeQp(QpType::kUd);
     MoveToRts();
     ASSERT_OK_AND_ASSIGN(ah_, context_->CreateAh(*pd_, {.dest = kPeer, .sgid_index = 3}));
+    ASSERT_OK(ah_->Prepare());
     ah_->Activate(now_);
   }
   PostResult SendTo(uint64_t id, const device::Ah* ah, uint8_t flags = shm::kWorkSignaled) {
@@ -183,6 +184,7 @@ TEST_F(VerbsDatagramTest, AHandleNamesTheDestinationAndTheWayThere) {
   const device::AddressVector av{
       .dest = kPeer, .sgid_index = 4, .traffic_class = 0x20, .hop_limit = 9, .flow_label = 0x12345};
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<device::Ah> ah, context_->CreateAh(*pd_, av));
+  ASSERT_OK(ah->Prepare());
   EXPECT_EQ(lib_.ah_attr.is_global, 1);
   EXPECT_EQ(lib_.ah_attr.port_num, 1);
   EXPECT_EQ(lib_.ah_attr.grh.sgid_index, 4);
@@ -196,7 +198,8 @@ TEST_F(VerbsDatagramTest, AHandleThatCannotBeSaysWhy) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       context_->CreateAh(*pd_, {.dest = kPeer, .sgid_index = 256}).status()));
   lib_.create_ah_error = EHOSTUNREACH;
-  const absl::Status refused = context_->CreateAh(*pd_, {.dest = kPeer}).status();
+  ASSERT_OK_AND_ASSIGN(const auto ah, context_->CreateAh(*pd_, {.dest = kPeer}));
+  const absl::Status refused = ah->Prepare();
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
   EXPECT_NE(refused.message().find("192.0.2.7"), absl::string_view::npos) << refused;
 }
@@ -219,6 +222,49 @@ TEST_F(VerbsDatagramTest, ASendWithoutAHandleIsRefusedAndFlushesInTheErrorState)
   Turn();
   EXPECT_EQ(sink_.Take(), (Strings{"2:5:1", "3:5:2", "4:5:3"}));
   EXPECT_EQ(lib_.sends.size(), 1u) << "no mark: it would need an address";
+}
+
+// As the engine does it: the QP is moved to the error state, where a send needs no handle.
+TEST_F(VerbsDatagramTest, ASendThatIsRefusedWaitsForTheCompletionsOfThoseBeforeIt) {
+  ASSERT_EQ(SendTo(1, ah_.get()), PostResult::kOk);
+  ASSERT_EQ(SendTo(2, ah_.get()), PostResult::kOk);
+  ASSERT_EQ(SendTo(3, ah_.get(), 0), PostResult::kOk);
+  Turn();
+  Move(QpState::kErr);
+  ASSERT_EQ(SendTo(4, nullptr), PostResult::kOk);
+  ASSERT_EQ(SendTo(5, ah_.get()), PostResult::kOk);
+  Turn();
+  EXPECT_TRUE(sink_.Take().empty()) << "the hardware has two that it will tell of";
+  lib_.Complete(lib_.sends[0].wr_id);
+  Turn();
+  EXPECT_EQ(sink_.Take(), Strings{"1:0:1"});
+  lib_.Complete(lib_.sends[1].wr_id, IBV_WC_WR_FLUSH_ERR);
+  Turn();
+  EXPECT_EQ(sink_.Take(), (Strings{"2:5:2", "4:5:4", "5:5:5"}));
+  // A driver may flush also what asked for no completion: it has been passed over.
+  lib_.Complete(lib_.sends[2].wr_id, IBV_WC_WR_FLUSH_ERR);
+  Turn();
+  EXPECT_TRUE(sink_.Take().empty());
+  Move(QpState::kReset);
+  MoveToRts();
+  ASSERT_EQ(SendTo(6, ah_.get()), PostResult::kOk);
+  Turn();
+  lib_.Complete(lib_.sends.back().wr_id);
+  Turn();
+  EXPECT_EQ(sink_.Take(), Strings{"6:0:1"}) << "as new";
+}
+
+TEST_F(VerbsDatagramTest, WhereNotEvenAMarkCanBePostedThoseBeforeItTell) {
+  ASSERT_EQ(SendTo(1, ah_.get()), PostResult::kOk);
+  Turn();
+  ASSERT_EQ(SendTo(2, ah_.get()), PostResult::kOk);
+  lib_.sends_taken = lib_.then_taken = 0;
+  Turn();
+  EXPECT_EQ(lib_.sends.size(), 1u);
+  EXPECT_TRUE(sink_.Take().empty());
+  lib_.Complete(lib_.sends[0].wr_id);
+  Turn();
+  EXPECT_EQ(sink_.Take(), (Strings{"1:0:1", "2:2:2"}));
 }
 
 TEST_F(VerbsDatagramTest, ASendThatTheDriverRefusesHasItsMarkSentToTheSamePlace) {
@@ -306,6 +352,7 @@ class VerbsWindowTest : public VerbsObjectsTest {
     ASSERT_OK_AND_ASSIGN(region_, context_->RegisterMr(*pd_, {.host_addr = bytes_.data(),
                                                               .length_bytes = bytes_.size(),
                                                               .access = device::kAccessAll}));
+    ASSERT_OK(region_->Prepare());
     region_->Activate(now_);
   }
   void TearDown() override {

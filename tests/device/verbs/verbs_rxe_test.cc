@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,6 +68,9 @@ class Active {
 template <typename T>
 Active<T> Take(absl::StatusOr<std::unique_ptr<T>> made) {
   EXPECT_OK(made);
+  if constexpr (std::is_base_of_v<device::SlowObject, T>) {
+    EXPECT_OK((*made)->Prepare());
+  }
   return Active<T>(*std::move(made));
 }
 
@@ -316,6 +320,34 @@ TEST_F(VerbsRxeTest, AnSrqFeedsSeveralQpsAndTellsWhenItRunsLow) {
   EXPECT_EQ(Wait({13, 3})[1].qpn, to_a->qpn());
 }
 
+TEST_F(VerbsRxeTest, EveryDatagramOfAQpThatFailsCompletesOnceAndInOrder) {
+  Active<device::Qp> near = MakeQp(QpType::kUd), far = MakeQp(QpType::kUd);
+  MakeReady(*near);
+  MakeReady(*far);
+  Active<device::Ah> ah =
+      Take(context_->CreateAh(*pd_, {.dest = v4_.address, .sgid_index = v4_.index}));
+  const device::Sge from = At(0, 1024);
+  std::vector<uint64_t> ids;
+  for (uint64_t id = 1; id <= 12; ++id) {
+    const SendWr wr{.wr_id = id, .ah = &*ah, .remote_qpn = far->qpn(), .remote_qkey = kQkey};
+    ASSERT_EQ(Post(*near, wr, &from), PostResult::kOk);
+    ids.push_back(id);
+  }
+  // What names no handle fails, as the engine does it.
+  Move(*near, QpState::kErr);
+  for (uint64_t id = 13; id <= 15; ++id) {
+    ASSERT_EQ(Post(*near, {.wr_id = id}), PostResult::kOk);
+    ids.push_back(id);
+  }
+  ASSERT_TRUE(Drive([&] { return sink_.wcs.size() >= ids.size(); })) << sink_.wcs.size();
+  Drive([] { return false; }, std::chrono::milliseconds(50));  // none comes twice
+  ASSERT_EQ(sink_.wcs.size(), ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(sink_.wcs[i].wr_id, ids[i]);
+    EXPECT_TRUE(ids[i] < 13 || sink_.wcs[i].status == WcStatus::kWrFlushErr) << ids[i];
+  }
+}
+
 TEST_F(VerbsRxeTest, DatagramsGoWhereTheirHandleSays) {
   Active<device::Qp> near = MakeQp(QpType::kUd), far = MakeQp(QpType::kUd);
   MakeReady(*near);
@@ -350,8 +382,9 @@ TEST_F(VerbsRxeTest, DatagramsGoWhereTheirHandleSays) {
 }
 
 TEST_F(VerbsRxeTest, AHandleNeedsAnIndexThatThePortHas) {
-  const absl::Status status =
-      context_->CreateAh(*pd_, {.dest = v4_.address, .sgid_index = 200}).status();
+  ASSERT_OK_AND_ASSIGN(const auto ah,
+                       context_->CreateAh(*pd_, {.dest = v4_.address, .sgid_index = 200}));
+  const absl::Status status = ah->Prepare();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
 }
 
