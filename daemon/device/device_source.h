@@ -13,7 +13,7 @@ class DeviceSource {
  public:
   struct Observer {
     std::function<void(Device&)> on_added;
-    // It answers that it is gone from now on; the reference stays good.
+    // It answers that it is gone from now on. The reference is good during the call, and after it for who has a Context.
     std::function<void(Device&)> on_removed;
     // kPortActive, kPortErr, kGidChange or kDeviceFatal; what changed can be asked of the device. May be empty.
     std::function<void(Device&, AsyncEventType)> on_event;

@@ -84,7 +84,8 @@ class LeasedCq final : public SoftCq {
 
 class SoftContext final : public device::Context {
  public:
-  explicit SoftContext(SoftDevice& device) : device_(device) {}
+  SoftContext(SoftDevice& device, std::shared_ptr<void> use)
+      : device_(device), use_(std::move(use)) {}
   void Activate(device::TimeNs) noexcept override {}
   void Deactivate(device::TimeNs) noexcept override {}
   absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return device_.AllocPd(); }
@@ -118,6 +119,7 @@ class SoftContext final : public device::Context {
 
  private:
   SoftDevice& device_;
+  const std::shared_ptr<void> use_;
 };
 
 // A QP's number, its place in the count and among the device's QPs, and the GID index that it names.
@@ -212,6 +214,7 @@ SoftDevice::SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& i
     : context_(context),
       info_(info),
       attr_(MakeAttr(context, info)),
+      contexts_(std::make_shared<char>()),
       shared_(std::make_shared<Shared>(info.link.netdev)) {
   RD_CHECK(info.node_guid != 0, "a zero GUID crashes CM libraries");
   AppendUdpCounters(UdpCounters(), &past_counters_);  // all of them at 0
@@ -302,7 +305,7 @@ void SoftDevice::AddCounters(const UdpPort& udp, std::vector<device::CounterValu
 
 absl::StatusOr<std::unique_ptr<device::Context>> SoftDevice::Open() {
   RD_RETURN_IF_ERROR(CheckPresent("open"));
-  return std::make_unique<SoftContext>(*this);
+  return std::make_unique<SoftContext>(*this, contexts_);
 }
 
 absl::StatusOr<std::unique_ptr<device::Pd>> SoftDevice::AllocPd() {

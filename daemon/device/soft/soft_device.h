@@ -65,6 +65,10 @@ class SoftDevice final : public device::Device {
   // removed by RemovePort(), and its QPs, which stay, to be moved to error by the engine.
   void SetRemoved() noexcept { removed_ = true; }
   [[nodiscard]] bool removed() const noexcept { return removed_; }
+  // A context is open on it, or the engine has a port of it.
+  [[nodiscard]] bool in_use() const noexcept {
+    return contexts_.use_count() > 1 || !ports_.empty() || !leaving_.empty();
+  }
   // Numbers of the QPs that exist.
   [[nodiscard]] std::vector<uint32_t> Qpns() const;
   // For the engine to activate before first use, and to deactivate before destruction.
@@ -109,6 +113,7 @@ class SoftDevice final : public device::Device {
   SoftDeviceInfo info_;
   const device::DeviceAttr attr_;
   bool removed_ = false;
+  const std::shared_ptr<void> contexts_;  // each has a copy
   std::shared_ptr<Shared> shared_;
   std::vector<std::unique_ptr<SoftPort>> ports_;
   std::vector<std::unique_ptr<SoftPort>> leaving_;  // until the engine has let go of them

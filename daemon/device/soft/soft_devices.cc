@@ -105,6 +105,7 @@ void SoftDevices::Poll() {
 }
 
 absl::Status SoftDevices::Look() {
+  std::erase_if(removed_, [](const auto& device) { return !device->in_use(); });
   RD_ASSIGN_OR_RETURN(interfaces_, hooks_.read_interfaces());
   const SoftSelection selection = SelectDevices(config_.only, interfaces_);
   const std::vector<SoftDeviceProblem> known = std::exchange(problems_, selection.problems);

@@ -90,6 +90,8 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
 
   // Those that are there now.
   [[nodiscard]] std::vector<SoftDevice*> devices() const;
+  // Those that are not there any more and still in use; looked for when the network changes.
+  [[nodiscard]] size_t kept_count() const noexcept { return removed_.size(); }
   [[nodiscard]] const std::vector<SoftDeviceProblem>& problems() const noexcept {
     return problems_;
   }
@@ -141,7 +143,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   bool live_ = false;  // the ports there are were activated
   std::vector<NetInterface> interfaces_;
   std::vector<Entry> entries_;
-  // Connections and sessions may still hold a pointer.
+  // Until they are not in_use() any more.
   std::vector<std::unique_ptr<SoftDevice>> removed_;
   std::vector<IpAddress> changed_;  // in this look
   std::vector<IpAddress> leaving_;  // their sockets are open until the engine has answered

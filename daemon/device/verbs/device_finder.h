@@ -3,6 +3,7 @@
 // Thread: control.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace rdmad::verbs {
 class DeviceFinder {
  public:
   virtual ~DeviceFinder() = default;
-  // By the name that the kernel gave it ("mlx5_0"); null if it is not served or was removed.
-  virtual device::Device* FindByName(std::string_view ibv_name) const = 0;
+  // By the kernel's name for it ("mlx5_0") and the port's number; null if it is not served or was
+  // removed.
+  virtual device::Device* FindPort(std::string_view ibv_name, uint8_t port) const = 0;
   virtual device::Device* FindByAddress(const IpAddress& address) const = 0;
 };
 

@@ -47,10 +47,16 @@ absl::Status VerbsError(const std::string& operation, const std::string& device,
   }
 }
 
-absl::StatusOr<std::shared_ptr<OpenContext>> OpenContext::Open(ibv_device* device,
+std::string PortName(std::string_view ibv_name, uint8_t port) {
+  std::string name(ibv_name);
+  if (port != 1) absl::StrAppend(&name, ".", port);
+  return name;
+}
+
+absl::StatusOr<std::shared_ptr<OpenContext>> OpenContext::Open(ibv_device* device, uint8_t port,
                                                                const device::DeviceAttr& attr,
                                                                VerbsDataPath* path) {
-  const std::string name = ibv_get_device_name(device);
+  const std::string name = PortName(ibv_get_device_name(device), port);
   ibv_context* const hw = ibv_open_device(device);
   if (hw == nullptr) return VerbsError("open_device", name, errno);
   ibv_comp_channel* const channel = ibv_create_comp_channel(hw);
@@ -59,18 +65,19 @@ absl::StatusOr<std::shared_ptr<OpenContext>> OpenContext::Open(ibv_device* devic
     ibv_close_device(hw);
     return VerbsError("create_comp_channel", name, error);
   }
-  std::shared_ptr<OpenContext> open(new OpenContext(hw, channel, attr, *path));
+  std::shared_ptr<OpenContext> open(new OpenContext(hw, port, channel, attr, *path));
   if (!SetNonBlocking(hw->async_fd) || !SetNonBlocking(channel->fd)) {
     return VerbsError("open_device", name, errno);
   }
   return open;
 }
 
-OpenContext::OpenContext(ibv_context* hw, ibv_comp_channel* channel, const device::DeviceAttr& attr,
-                         VerbsDataPath& path)
+OpenContext::OpenContext(ibv_context* hw, uint8_t port, ibv_comp_channel* channel,
+                         const device::DeviceAttr& attr, VerbsDataPath& path)
     : hw_(hw),
       channel_(channel),
-      name_(ibv_get_device_name(hw->device)),
+      port_(port),
+      name_(PortName(ibv_get_device_name(hw->device), port)),
       attr_(attr),
       path_(path) {}
 

@@ -1,4 +1,5 @@
-// One ibv_context that is open, with everything that was made from it: what a session's Context,
+// One ibv_context that is open, with everything that was made from it on one of its ports: what a
+// session's Context,
 // the objects made from that, the engine and the removal of a device have in common.
 //
 // A device may go while all of that is there (unplugged, driver unloaded, `rdma link delete`). The
@@ -22,6 +23,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
@@ -46,7 +48,7 @@ class HardwareObject {
 class OpenContext {
  public:
   // `path` outlives it. Errors: Unavailable (the device cannot be opened; says why).
-  static absl::StatusOr<std::shared_ptr<OpenContext>> Open(ibv_device* device,
+  static absl::StatusOr<std::shared_ptr<OpenContext>> Open(ibv_device* device, uint8_t port,
                                                            const device::DeviceAttr& attr,
                                                            VerbsDataPath* path);
   OpenContext(const OpenContext&) = delete;
@@ -57,6 +59,7 @@ class OpenContext {
   [[nodiscard]] ibv_context* hw() const noexcept { return hw_; }
   [[nodiscard]] ibv_comp_channel* channel() const noexcept { return channel_; }
   [[nodiscard]] const std::string& device_name() const noexcept { return name_; }
+  [[nodiscard]] uint8_t port() const noexcept { return port_; }  // any thread
   [[nodiscard]] const device::DeviceAttr& attr() const noexcept { return attr_; }
   [[nodiscard]] VerbsDataPath& path() const noexcept { return path_; }
 
@@ -100,8 +103,8 @@ class OpenContext {
   [[nodiscard]] WindowTable& windows() noexcept { return windows_; }
 
  private:
-  OpenContext(ibv_context* hw, ibv_comp_channel* channel, const device::DeviceAttr& attr,
-              VerbsDataPath& path);
+  OpenContext(ibv_context* hw, uint8_t port, ibv_comp_channel* channel,
+              const device::DeviceAttr& attr, VerbsDataPath& path);
   bool Enter();
   void Leave();
   bool closing() const;
@@ -109,6 +112,7 @@ class OpenContext {
 
   ibv_context* hw_;
   ibv_comp_channel* channel_;
+  const uint8_t port_;
   const std::string name_;
   const device::DeviceAttr attr_;
   VerbsDataPath& path_;
@@ -121,6 +125,10 @@ class OpenContext {
   bool closing_ = false;
   std::function<void()> when_idle_;
 };
+
+// The name of a device of ours: the kernel's for port 1, with ".2" behind it for port 2. (Not "/2":
+// programs make file names of it.)
+std::string PortName(std::string_view ibv_name, uint8_t port);
 
 // From an errno, with the limit that usually is behind it. Source: ibv_reg_mr(3), ibv_create_qp(3).
 absl::Status VerbsError(const std::string& operation, const std::string& device, int error);

@@ -65,14 +65,14 @@ QpAttr FromIbv(const ibv_qp_attr& attr, uint32_t mask) noexcept {
   out.max_rd_atomic = attr.max_rd_atomic;
   out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
   out.min_rnr_timer = attr.min_rnr_timer;
-  out.port = attr.port_num;
+  out.port = 1;
   out.timeout = attr.timeout;
   out.retry_count = attr.retry_cnt;
   out.rnr_retry = attr.rnr_retry;
   return out;
 }
 
-void ToIbv(const QpAttr& attr, ibv_qp_attr* out, int* mask) noexcept {
+void ToIbv(const QpAttr& attr, uint8_t port, ibv_qp_attr* out, int* mask) noexcept {
   *out = {};
   out->qp_state = static_cast<ibv_qp_state>(attr.state);
   out->cur_qp_state = static_cast<ibv_qp_state>(attr.current_state);
@@ -82,12 +82,12 @@ void ToIbv(const QpAttr& attr, ibv_qp_attr* out, int* mask) noexcept {
   out->sq_psn = attr.sq_psn;
   out->dest_qp_num = attr.dest_qpn;
   out->qp_access_flags = attr.access_flags;
-  out->ah_attr = ToIbv(attr.av, attr.port);
+  out->ah_attr = ToIbv(attr.av, port);
   out->pkey_index = attr.pkey_index;
   out->max_rd_atomic = attr.max_rd_atomic;
   out->max_dest_rd_atomic = attr.max_dest_rd_atomic;
   out->min_rnr_timer = attr.min_rnr_timer;
-  out->port_num = attr.port;
+  out->port_num = port;
   out->timeout = attr.timeout;
   out->retry_cnt = attr.retry_count;
   out->rnr_retry = attr.rnr_retry;

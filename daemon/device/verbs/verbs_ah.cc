@@ -10,11 +10,6 @@
 #include "daemon/device/verbs/verbs_data_path.h"
 
 namespace rdmad::verbs {
-namespace {
-
-constexpr uint8_t kPort = 1;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<VerbsAh>> VerbsAh::Create(std::shared_ptr<OpenContext> context,
                                                          ibv_pd* pd,
@@ -35,7 +30,7 @@ VerbsAh::VerbsAh(std::shared_ptr<OpenContext> context, ibv_pd* pd, const device:
 absl::Status VerbsAh::Prepare() {
   const OpenContext::Use use(*context_);
   if (!use.entered()) return context_->Removed("create_ah");
-  ibv_ah_attr attr = ToIbv(av_, kPort);
+  ibv_ah_attr attr = ToIbv(av_, context_->port());
   hw_ = ibv_create_ah(pd_, &attr);
   if (hw_ == nullptr) {
     const absl::Status status = context_->Error("create_ah", errno);

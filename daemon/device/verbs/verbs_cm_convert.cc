@@ -151,7 +151,6 @@ device::QpAttr FromRdma(const ibv_qp_attr& attr, int mask, uint32_t peer_scope_i
   device::QpAttr to = FromIbv(attr, static_cast<uint32_t>(mask));
   if ((mask & IBV_QP_AV) == 0) return to;
   to.av.dest = to.av.dest.WithScope(peer_scope_id);
-  if ((mask & IBV_QP_PORT) == 0) to.port = attr.ah_attr.port_num;
   return to;
 }
 

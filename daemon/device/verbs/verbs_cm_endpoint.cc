@@ -227,8 +227,8 @@ absl::Status VerbsCmEndpoint::Listen(int backlog) {
 
 device::Device* VerbsCmEndpoint::device() const noexcept {
   const ibv_context* const used = context();
-  return used == nullptr ? nullptr
-                         : manager_->finder_->FindByName(ibv_get_device_name(used->device));
+  if (used == nullptr) return nullptr;
+  return manager_->finder_->FindPort(ibv_get_device_name(used->device), id_->port_num);
 }
 
 SocketAddress VerbsCmEndpoint::local() const noexcept {

@@ -19,7 +19,6 @@
 namespace rdmad::verbs {
 namespace {
 
-constexpr uint8_t kPort = 1;
 constexpr size_t kMaxGids = 256;
 
 uint32_t Positive(int value) {
@@ -61,28 +60,35 @@ device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port) 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(ibv_device* device,
+absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(ibv_device* device, uint8_t number,
                                                                VerbsDataPath* path) {
-  const std::string name = ibv_get_device_name(device);
+  const std::string name = PortName(ibv_get_device_name(device), number);
   ibv_context* const hw = ibv_open_device(device);
   if (hw == nullptr) return VerbsError("open_device", name, errno);
   ibv_device_attr attr{};
   ibv_port_attr port{};
   int error = ibv_query_device(hw, &attr);
-  if (error == 0) error = ibv_query_port(hw, kPort, &port);
+  if (error == 0) error = ibv_query_port(hw, number, &port);
   if (error == 0 && !SetNonBlocking(hw->async_fd)) error = errno;
   if (error != 0) {
     ibv_close_device(hw);
     return VerbsError("query_device", name, error);
   }
-  std::unique_ptr<VerbsDevice> opened(new VerbsDevice(device, hw, AttrOf(attr, port), path));
+  std::unique_ptr<VerbsDevice> opened(
+      new VerbsDevice(device, hw, number, AttrOf(attr, port), path));
   opened->Refresh();
   return opened;
 }
 
-VerbsDevice::VerbsDevice(ibv_device* device, ibv_context* hw, const device::DeviceAttr& attr,
-                         VerbsDataPath* path)
-    : device_(device), hw_(hw), path_(path), name_(ibv_get_device_name(device)), attr_(attr) {}
+VerbsDevice::VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port,
+                         const device::DeviceAttr& attr, VerbsDataPath* path)
+    : device_(device),
+      hw_(hw),
+      path_(path),
+      number_(port),
+      ibv_name_(ibv_get_device_name(device)),
+      name_(PortName(ibv_name_, port)),
+      attr_(attr) {}
 
 VerbsDevice::~VerbsDevice() {
   SetRemoved();
@@ -96,7 +102,7 @@ const std::string& VerbsDevice::kind() const noexcept {
 void VerbsDevice::Refresh() {
   if (hw_ == nullptr) return;
   ibv_port_attr port{};
-  if (ibv_query_port(hw_, kPort, &port) == 0) {
+  if (ibv_query_port(hw_, number_, &port) == 0) {
     port_ = {port.state == IBV_PORT_ACTIVE, MtuOf(port.active_mtu)};
   }
   ibv_gid_entry entries[kMaxGids];
@@ -104,7 +110,7 @@ void VerbsDevice::Refresh() {
   if (count < 0) return;
   gids_.clear();
   for (const ibv_gid_entry& entry : std::span(entries, static_cast<size_t>(count))) {
-    if (entry.port_num != kPort || entry.gid_type == IBV_GID_TYPE_ROCE_V1) continue;
+    if (entry.port_num != number_ || entry.gid_type == IBV_GID_TYPE_ROCE_V1) continue;
     Gid gid;
     std::memcpy(gid.data(), entry.gid.raw, gid.size());
     gids_.push_back({entry.gid_index, IpAddress::FromGid(gid, entry.ndev_ifindex)});
@@ -126,7 +132,7 @@ std::vector<device::AsyncEventType> VerbsDevice::TakeAsyncEvents() {
   ibv_async_event event;
   while (hw_ != nullptr && ibv_get_async_event(hw_, &event) == 0) {
     const bool of_port = event.event_type != IBV_EVENT_DEVICE_FATAL;
-    if (!of_port || event.element.port_num == kPort) {
+    if (!of_port || event.element.port_num == number_) {
       types.push_back(static_cast<device::AsyncEventType>(event.event_type));
     }
     going |= !of_port;
@@ -138,14 +144,16 @@ std::vector<device::AsyncEventType> VerbsDevice::TakeAsyncEvents() {
 }
 
 std::vector<device::CounterValue> VerbsDevice::Counters() const {
-  return hw_ != nullptr ? ReadHardwareCounters(name_, kPort) : std::vector<device::CounterValue>();
+  return hw_ != nullptr ? ReadHardwareCounters(ibv_name_, number_)
+                        : std::vector<device::CounterValue>();
 }
 
 absl::StatusOr<std::unique_ptr<device::Context>> VerbsDevice::Open() {
   if (hw_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("open_device: device ", name_, " was removed"));
   }
-  RD_ASSIGN_OR_RETURN(std::shared_ptr<OpenContext> open, OpenContext::Open(device_, attr_, path_));
+  RD_ASSIGN_OR_RETURN(std::shared_ptr<OpenContext> open,
+                      OpenContext::Open(device_, number_, attr_, path_));
   std::erase_if(opened_, [](const auto& context) { return context.expired(); });
   opened_.push_back(open);
   return std::make_unique<VerbsContext>(std::move(open));

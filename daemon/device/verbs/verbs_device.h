@@ -1,4 +1,5 @@
-// A verbs device: an HCA, or the kernel's rxe or siw, as rdma-core shows it. Port 1 is served.
+// A verbs device: a port of an HCA, or the kernel's rxe, as rdma-core shows it. An HCA with several
+// ports is several devices, so that a device has one port and one network, as the soft ones.
 //
 // It holds one ibv_context of its own, to ask for port and GIDs and to hear of changes. Contexts of
 // sessions are opened beside it.
@@ -23,10 +24,14 @@ class VerbsDevice final : public device::Device {
  public:
   // `path` outlives the device. Errors: Unavailable and others that say why the device cannot be
   // served.
-  static absl::StatusOr<std::unique_ptr<VerbsDevice>> Open(ibv_device* device, VerbsDataPath* path);
+  static absl::StatusOr<std::unique_ptr<VerbsDevice>> Open(ibv_device* device, uint8_t port,
+                                                           VerbsDataPath* path);
   ~VerbsDevice() override;
 
   const std::string& name() const noexcept override { return name_; }
+  // The kernel's device, and which of its ports.
+  [[nodiscard]] const std::string& ibv_name() const noexcept { return ibv_name_; }
+  [[nodiscard]] uint8_t port() const noexcept { return number_; }
   const std::string& kind() const noexcept override;
   const std::string& netdev() const noexcept override { return netdev_; }
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
@@ -50,12 +55,14 @@ class VerbsDevice final : public device::Device {
   [[nodiscard]] bool removed() const noexcept { return hw_ == nullptr; }
 
  private:
-  VerbsDevice(ibv_device* device, ibv_context* hw, const device::DeviceAttr& attr,
-              VerbsDataPath* path);
+  VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port,
+              const device::DeviceAttr& attr, VerbsDataPath* path);
 
   ibv_device* const device_;  // valid while hw_ is
   ibv_context* hw_;
   VerbsDataPath* const path_;
+  const uint8_t number_;
+  const std::string ibv_name_;
   const std::string name_;
   const device::DeviceAttr attr_;
   std::string netdev_;

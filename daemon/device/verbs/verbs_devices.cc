@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -30,6 +32,23 @@ void ForbidScatterToCqe() {
 }
 bool CopiesIntoBuffers(std::string_view name) {
   return absl::StartsWith(absl::string_view(name.data(), name.size()), "hns_");
+}
+
+// By sysfs, since asking the device means to open it.
+int PortCount(const ibv_device& device) {
+  std::error_code error;
+  const std::filesystem::path ports = std::filesystem::path(device.ibdev_path) / "ports";
+  int count = 1;
+  while (count < UINT8_MAX && std::filesystem::exists(ports / std::to_string(count + 1), error)) {
+    ++count;
+  }
+  return count;
+}
+
+// Whether a name is that of the kernel's device, or of one of its ports.
+bool IsPortOf(std::string_view name, std::string_view ibv_name) {
+  return name.starts_with(ibv_name) &&
+         (name.size() == ibv_name.size() || name[ibv_name.size()] == '.');
 }
 
 bool IsOfPort(device::AsyncEventType type) {
@@ -83,7 +102,10 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesC
   }
   devices->Rescan();
   for (const std::string& name : devices->config_.only) {
-    if (devices->FindByName(name) == nullptr &&
+    if (std::none_of(devices->devices_.begin(), devices->devices_.end(),
+                     [&name](const auto& device) {
+                       return name == device->name() || name == device->ibv_name();
+                     }) &&
         std::none_of(devices->problems_.begin(), devices->problems_.end(),
                      [&name](const auto& problem) { return problem.what == name; })) {
       devices->problems_.push_back(
@@ -128,9 +150,11 @@ std::vector<device::Device*> VerbsDevices::devices() const {
   return present;
 }
 
-device::Device* VerbsDevices::FindByName(std::string_view ibv_name) const {
+device::Device* VerbsDevices::FindPort(std::string_view ibv_name, uint8_t port) const {
   for (const auto& device : devices_) {
-    if (!device->removed() && device->name() == ibv_name) return device.get();
+    if (!device->removed() && device->ibv_name() == ibv_name && device->port() == port) {
+      return device.get();
+    }
   }
   return nullptr;
 }
@@ -164,6 +188,7 @@ void VerbsDevices::Poll() {
       Close(std::move(context));
     }
   }
+  std::erase_if(devices_, [](const auto& device) { return device->removed(); });
   bool rescan = uevents_.Take();
   for (size_t i = 0; i < devices_.size(); ++i) {
     VerbsDevice& device = *devices_[i];
@@ -181,9 +206,11 @@ void VerbsDevices::Poll() {
   if (rescan) Rescan();
 }
 
-bool VerbsDevices::Wanted(std::string_view name) const {
+bool VerbsDevices::Wanted(std::string_view ibv_name, uint8_t port) const {
   return config_.only.empty() ||
-         std::find(config_.only.begin(), config_.only.end(), name) != config_.only.end();
+         std::any_of(config_.only.begin(), config_.only.end(), [&](const std::string& name) {
+           return name == ibv_name || name == PortName(ibv_name, port);
+         });
 }
 
 void VerbsDevices::Rescan() {
@@ -195,7 +222,7 @@ void VerbsDevices::Rescan() {
     VerbsDevice& device = *devices_[i];
     if (device.removed()) continue;
     const bool there = std::any_of(begin, end, [&device](ibv_device* candidate) {
-      return device.name() == ibv_get_device_name(candidate);
+      return device.ibv_name() == ibv_get_device_name(candidate);
     });
     if (there) {
       device.Refresh();
@@ -205,24 +232,28 @@ void VerbsDevices::Rescan() {
   }
   std::erase_if(problems_, [this, begin, end](const VerbsDeviceProblem& problem) {
     return std::any_of(begin, end, [&problem](ibv_device* candidate) {
-      return problem.what == ibv_get_device_name(candidate);
+      return IsPortOf(problem.what, ibv_get_device_name(candidate));
     });
   });
-  for (auto candidate = begin; candidate != end; ++candidate) {
-    const std::string name = ibv_get_device_name(*candidate);
-    if (Wanted(name) && FindByName(name) == nullptr) Add(*candidate);
-  }
+  for (auto candidate = begin; candidate != end; ++candidate) Add(*candidate);
 }
 
 void VerbsDevices::Add(ibv_device* device) {
-  const std::string name = ibv_get_device_name(device);
+  const int count = PortCount(*device);
+  for (int port = 1; port <= count; ++port) AddPort(device, static_cast<uint8_t>(port));
+}
+
+void VerbsDevices::AddPort(ibv_device* device, uint8_t port) {
+  const std::string ibv_name = ibv_get_device_name(device);
+  if (!Wanted(ibv_name, port) || FindPort(ibv_name, port) != nullptr) return;
+  const std::string name = PortName(ibv_name, port);
   if (CopiesIntoBuffers(name)) {
     problems_.push_back({name,
                          "its driver copies received bytes itself and would use the "
                          "application's addresses in the daemon; not served"});
     return;
   }
-  absl::StatusOr<std::unique_ptr<VerbsDevice>> opened = VerbsDevice::Open(device, path_);
+  absl::StatusOr<std::unique_ptr<VerbsDevice>> opened = VerbsDevice::Open(device, port, path_);
   if (!opened.ok()) {
     problems_.push_back({name, std::string(opened.status().message())});
     return;
@@ -239,7 +270,7 @@ void VerbsDevices::Add(ibv_device* device) {
 
 void VerbsDevices::Remove(VerbsDevice& device) {
   const std::vector<std::shared_ptr<OpenContext>> contexts = device.open_contexts();
-  if (manager_ != nullptr) manager_->OnDeviceRemoved(device.name());
+  if (manager_ != nullptr) manager_->OnDeviceRemoved(device.ibv_name());
   device.SetRemoved();  // and with its descriptor the watch
   for (const std::shared_ptr<OpenContext>& context : contexts) {
     const auto removal = std::make_shared<Removal>(path_, context);

@@ -33,7 +33,9 @@ namespace rdmad::verbs {
 bool HostHasDevices();
 
 struct VerbsDevicesConfig {
-  std::vector<std::string> only;  // names ("mlx5_0"); empty: all there are
+  // Names: of a device with all its ports ("mlx4_0"), or of a port beyond the first ("mlx4_0.2").
+  // Empty: all there are.
+  std::vector<std::string> only;
 };
 
 // Why something that is there, or was wanted, is not served.
@@ -65,10 +67,12 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
 
   // Those that are there now.
   [[nodiscard]] std::vector<device::Device*> devices() const;
+  // Those that are not there any more.
+  [[nodiscard]] size_t kept_count() const noexcept { return devices_.size() - devices().size(); }
   [[nodiscard]] const std::vector<VerbsDeviceProblem>& problems() const noexcept {
     return problems_;
   }
-  device::Device* FindByName(std::string_view ibv_name) const override;
+  device::Device* FindPort(std::string_view ibv_name, uint8_t port) const override;
   device::Device* FindByAddress(const IpAddress& address) const override;
 
  private:
@@ -77,10 +81,11 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path, RunOnEngine run_on_engine,
                UniqueFd epoll_fd, UniqueFd idle_fd, UeventMonitor uevents);
 
-  bool Wanted(std::string_view name) const;
+  bool Wanted(std::string_view ibv_name, uint8_t port) const;
   // Adds what is new in the kernel's list and removes what is no longer there.
   void Rescan();
   void Add(ibv_device* device);
+  void AddPort(ibv_device* device, uint8_t port);
   void Remove(VerbsDevice& device);
   void OpenConnectionManager();
   void Close(std::shared_ptr<OpenContext> context);
@@ -95,7 +100,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   VerbsConnectionManager* manager_ = nullptr;
   std::vector<VerbsDeviceProblem> problems_;
   std::vector<std::shared_ptr<OpenContext>> closing_;  // another thread was in a call
-  // Removed ones too: connections and sessions may still hold a pointer.
+  // Removed ones too, until the next Poll(): who is told of one may look at it.
   std::vector<std::unique_ptr<VerbsDevice>> devices_;
 };
 

@@ -16,13 +16,12 @@ namespace {
 constexpr size_t kMaxGids = 256;
 
 // 0: none, as with InfiniBand.
-uint32_t InterfaceOf(ibv_context* hw) {
+uint32_t InterfaceOf(ibv_context* hw, uint8_t port) {
   std::array<ibv_gid_entry, kMaxGids> entries;
   const ssize_t count = ibv_query_gid_table(hw, entries.data(), entries.size(), 0);
   for (ssize_t i = 0; i < count; ++i) {
-    if (entries[static_cast<size_t>(i)].ndev_ifindex != 0) {
-      return entries[static_cast<size_t>(i)].ndev_ifindex;
-    }
+    const ibv_gid_entry& entry = entries[static_cast<size_t>(i)];
+    if (entry.port_num == port && entry.ndev_ifindex != 0) return entry.ndev_ifindex;
   }
   return 0;
 }
@@ -46,7 +45,7 @@ absl::StatusOr<std::unique_ptr<VerbsMulticast>> VerbsMulticast::Attach(
     return absl::InvalidArgumentError("attach_mcast: only a UD queue pair can be in a group");
   }
   UniqueFd member;
-  if (const uint32_t ifindex = InterfaceOf(context->hw()); ifindex != 0) {
+  if (const uint32_t ifindex = InterfaceOf(context->hw(), context->port()); ifindex != 0) {
     RD_ASSIGN_OR_RETURN(member, JoinOnInterface(group, ifindex));
   }
   const ibv_gid gid = ToIbv(group);

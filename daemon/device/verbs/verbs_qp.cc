@@ -133,7 +133,8 @@ void VerbsQp::Deactivate(device::TimeNs now) noexcept {
   active_ = false;
 }
 
-// What it holds of the SRQ's comes back by the completions that it still makes, to whose CQ it must be known until then.
+// What it holds of the SRQ's comes back by the completions that it still makes, to whose CQ it must
+// be known until then.
 void VerbsQp::LeaveSrq(device::TimeNs now) noexcept {
   if (!context_->dead() && state_ != QpState::kReset) {
     if (state_ != QpState::kErr) EnterError();
@@ -308,11 +309,12 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
     state_ = attr.state;
     return QpResult::kOk;
   }
+  if ((attr.mask & device::kQpAttrPort) != 0 && attr.port != 1) return QpResult::kBadValue;
   context_->path().FlushSends();
   if (moves && attr.state == QpState::kErr && state_ == QpState::kErr) return QpResult::kOk;
   ibv_qp_attr hw_attr;
   int mask = 0;
-  ToIbv(attr, &hw_attr, &mask);
+  ToIbv(attr, context_->port(), &hw_attr, &mask);
   const int error = ibv_modify_qp(hw_, &hw_attr, mask);
   if (error == EIO || error == ENODEV) return QpResult::kGone;
   if (error != 0) return QpResult::kBadValue;

@@ -247,9 +247,43 @@ int ibv_detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
   return Destroy();
 }
 ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, size_t, uint32_t, size_t) {
+  const FakeIbverbs& fake = FakeIbverbs::Get();
   entries[0] = {};
-  entries[0].ndev_ifindex = FakeIbverbs::Get().ifindex;
-  return 1;
+  entries[0].port_num = fake.gid_port;
+  entries[0].ndev_ifindex = fake.ifindex;
+  if (fake.ports == 0) return 1;
+  for (uint8_t port = 1; port <= fake.ports; ++port) {
+    ibv_gid_entry& entry = entries[port - 1];
+    entry = {};
+    entry.port_num = port;
+    entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+    const uint8_t gid[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, port, 1};
+    std::memcpy(entry.gid.raw, gid, sizeof(gid));
+  }
+  return fake.ports;
+}
+ibv_device** ibv_get_device_list(int* count) {
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  if (count != nullptr) *count = fake.present ? 1 : 0;
+  return new ibv_device*[2]{fake.present ? fake.device() : nullptr, nullptr};
+}
+void ibv_free_device_list(ibv_device** list) {
+  delete[] list;
+}
+int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
+  *attr = {};
+  attr->max_qp = attr->max_cq = attr->max_pd = attr->max_mr = attr->max_ah = 16;
+  attr->max_cqe = attr->max_qp_wr = 64;
+  attr->max_sge = 4;
+  return 0;
+}
+// The name is a macro, too.
+int(ibv_query_port)(ibv_context*, uint8_t port, _compat_ibv_port_attr* compat) {
+  auto* const attr = reinterpret_cast<ibv_port_attr*>(compat);
+  attr->state = port == 1 ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+  attr->max_mtu = attr->active_mtu = IBV_MTU_1024;
+  attr->max_msg_sz = 1 << 20;
+  return 0;
 }
 int ibv_destroy_qp(ibv_qp*) {
   return Destroy();
@@ -257,6 +291,7 @@ int ibv_destroy_qp(ibv_qp*) {
 int ibv_modify_qp(ibv_qp*, ibv_qp_attr* attr, int mask) {
   FakeIbverbs& fake = FakeIbverbs::Get();
   if (fake.modify_error != 0) return fake.modify_error;
+  fake.last_modify = *attr;
   if ((mask & IBV_QP_STATE) != 0) fake.moves.push_back(attr->qp_state);
   return 0;
 }
@@ -280,6 +315,10 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   if (::read(context->async_fd, &byte, 1) != 1) return -1;
   *event = {};
   event->event_type = static_cast<ibv_event_type>(byte);
+  if (event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE) {
+    event->element.port_num = FakeIbverbs::Get().event_port;
+    return 0;
+  }
   if (event->event_type == IBV_EVENT_SRQ_ERR || event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED) {
     event->element.srq = &FakeIbverbs::Get().srq;
   } else {

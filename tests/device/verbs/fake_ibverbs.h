@@ -52,6 +52,7 @@ class FakeIbverbs {
   uint32_t then_taken = UINT32_MAX;  // of the chain after it
   bool refuse_recvs = false;
   std::vector<ibv_qp_state> moves;
+  ibv_qp_attr last_modify{};
   std::optional<ibv_qp_state> entered;  // by the hardware itself, without having been told to
   int modify_error = 0;
   int arms = 0;
@@ -61,6 +62,12 @@ class FakeIbverbs {
   ibv_ah_attr ah_attr{};
   ibv_gid attached{};
   uint32_t ifindex = 0;
+  uint8_t gid_port = 1;
+  int event_port = 1;  // of port events
+  bool present = true;   // in the list of devices
+  // The GIDs of a device with this many ports are 10.0.PORT.1; 0: one of `gid_port`, without an
+  // address.
+  uint8_t ports = 0;
   uint32_t next_lkey = 11;
   uint32_t next_window_key = 0;
   int windows = 0;       // that are allocated

@@ -24,7 +24,7 @@ TEST(QpAttr, GoesThereAndBackUnchanged) {
 
   ibv_qp_attr hw;
   int mask = 0;
-  ToIbv(attr, &hw, &mask);
+  ToIbv(attr, 1, &hw, &mask);
   const device::QpAttr back = FromIbv(hw, static_cast<uint32_t>(mask));
 
   EXPECT_EQ(back.mask, attr.mask);
@@ -44,6 +44,17 @@ TEST(QpAttr, GoesThereAndBackUnchanged) {
   EXPECT_EQ(hw.ah_attr.port_num, 1);
 }
 
+TEST(QpAttr, OurOnePortIsTheHardwaresOwnNumber) {
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrPort | device::kQpAttrAv;
+  ibv_qp_attr hw;
+  int mask = 0;
+  ToIbv(attr, 2, &hw, &mask);
+  EXPECT_EQ(hw.port_num, 2);
+  EXPECT_EQ(hw.ah_attr.port_num, 2);
+  EXPECT_EQ(FromIbv(hw, static_cast<uint32_t>(mask)).port, 1);
+}
+
 TEST(QpAttr, BitsThatWeDoNotKnowAreLeftOut) {
   ibv_qp_attr hw{};
   EXPECT_EQ(FromIbv(hw, IBV_QP_STATE | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE).mask,
@@ -55,7 +66,7 @@ TEST(QpAttr, AGidIndexThatNoPortHasStaysOne) {
   attr.av.sgid_index = 256;  // would be 0 in eight bits
   ibv_qp_attr hw;
   int mask = 0;
-  ToIbv(attr, &hw, &mask);
+  ToIbv(attr, 1, &hw, &mask);
   EXPECT_EQ(hw.ah_attr.grh.sgid_index, 255);
 }
 

@@ -141,7 +141,7 @@ TEST(VerbsCmConvert, AnEventOfALaterKernelIsNone) {
   EXPECT_EQ(FromRdma(raw, false), std::nullopt);
 }
 
-TEST(VerbsCmConvert, ALinkLocalPeerKeepsItsScopeAndThePortIsThatOfThePath) {
+TEST(VerbsCmConvert, ALinkLocalPeerKeepsItsScopeAndThePortIsOurOne) {
   const IpAddress peer =
       IpAddress::FromV6({0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9}, 4);
   ibv_qp_attr attr{};
@@ -150,7 +150,7 @@ TEST(VerbsCmConvert, ALinkLocalPeerKeepsItsScopeAndThePortIsThatOfThePath) {
   std::memcpy(attr.ah_attr.grh.dgid.raw, peer.gid().data(), peer.gid().size());
   const device::QpAttr to = FromRdma(attr, IBV_QP_STATE | IBV_QP_AV, 4);
   EXPECT_EQ(to.av.dest, peer);
-  EXPECT_EQ(to.port, 2);
+  EXPECT_EQ(to.port, 1);
 }
 
 TEST(VerbsCmConvert, AnUnknownFamilyIsNoAddress) {

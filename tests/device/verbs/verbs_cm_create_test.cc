@@ -10,7 +10,7 @@ namespace {
 
 class NoDevices final : public DeviceFinder {
  public:
-  device::Device* FindByName(std::string_view) const override { return nullptr; }
+  device::Device* FindPort(std::string_view, uint8_t) const override { return nullptr; }
   device::Device* FindByAddress(const IpAddress&) const override { return nullptr; }
 };
 

@@ -67,8 +67,8 @@ device::ConnParam WithOwnQpn(const std::string& private_data) {
   return param;
 }
 
-device::Device* OneDeviceFinder::FindByName(std::string_view ibv_name) const {
-  return serves && ibv_name == name_ ? &device_ : nullptr;
+device::Device* OneDeviceFinder::FindPort(std::string_view ibv_name, uint8_t port) const {
+  return serves && ibv_name == name_ && port == 1 ? &device_ : nullptr;
 }
 
 device::Device* OneDeviceFinder::FindByAddress(const IpAddress& address) const {
@@ -149,7 +149,7 @@ RawQp::~RawQp() {
     if (!attr.ok()) return ::testing::AssertionFailure() << attr.status().ToString();
     ibv_qp_attr to;
     int mask;
-    verbs::ToIbv(*attr, &to, &mask);
+    verbs::ToIbv(*attr, 1, &to, &mask);
     const int error = ibv_modify_qp(qp_, &to, mask);
     if (error != 0) {
       return ::testing::AssertionFailure()

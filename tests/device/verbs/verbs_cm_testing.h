@@ -31,7 +31,7 @@ class OneDeviceFinder final : public verbs::DeviceFinder {
  public:
   OneDeviceFinder(std::string name, std::vector<IpAddress> addresses)
       : name_(std::move(name)), addresses_(std::move(addresses)) {}
-  device::Device* FindByName(std::string_view ibv_name) const override;
+  device::Device* FindPort(std::string_view ibv_name, uint8_t port) const override;
   device::Device* FindByAddress(const IpAddress& address) const override;
 
   bool serves = true;

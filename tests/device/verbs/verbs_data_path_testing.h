@@ -42,7 +42,8 @@ using Strings = std::vector<std::string>;
 
 class VerbsObjectsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { Open(1); }
+  void Open(uint8_t port) {
     device::DeviceAttr attr;
     attr.max_qp_wr = 1024;
     attr.max_sge = 4;
@@ -53,7 +54,7 @@ class VerbsObjectsTest : public ::testing::Test {
     attr.max_srq_wr = 1024;
     attr.max_srq_sge = 4;
     ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_));
-    ASSERT_OK_AND_ASSIGN(open_, OpenContext::Open(lib_.device(), attr, path_.get()));
+    ASSERT_OK_AND_ASSIGN(open_, OpenContext::Open(lib_.device(), port, attr, path_.get()));
     context_ = std::make_unique<VerbsContext>(open_);
     context_->Activate(now_);
     ASSERT_OK_AND_ASSIGN(pd_, context_->AllocPd());

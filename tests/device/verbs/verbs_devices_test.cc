@@ -1,0 +1,159 @@
+// Devices that come and go, and their ports, against a library that has what a test tells it to.
+#include "daemon/device/verbs/verbs_devices.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/device/verbs/verbs_data_path.h"
+#include "tests/device/verbs/fake_ibverbs.h"
+#include "tests/support/status_testing.h"
+#include "tests/support/temp_dir.h"
+
+namespace rdmad::verbs {
+namespace {
+
+using Names = std::vector<std::string>;
+
+class VerbsDevicesTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_)); }
+
+  void SetPorts(uint8_t count) {
+    lib_.ports = count;
+    for (int port = 1; port <= count; ++port) {
+      std::filesystem::create_directories(sysfs_.path() + "/ports/" + std::to_string(port));
+    }
+    std::strcpy(lib_.device()->ibdev_path, sysfs_.path().c_str());
+  }
+  void Start(std::vector<std::string> only = {}) {
+    ASSERT_OK_AND_ASSIGN(devices_,
+                         VerbsDevices::Create({std::move(only)}, path_.get(),
+                                              [this](auto& object, std::function<void()> done) {
+                                                object.Activate(0);
+                                                answers_.push_back(std::move(done));
+                                              }));
+  }
+  [[nodiscard]] Names ServedNames() const {
+    Names names;
+    for (const device::Device* device : devices_->devices()) names.push_back(device->name());
+    return names;
+  }
+  // What the device's own word leads to.
+  void Remove() {
+    lib_.present = false;
+    lib_.RaiseAsync(IBV_EVENT_DEVICE_FATAL);
+    devices_->Poll();
+    for (const std::function<void()>& answer : std::exchange(answers_, {})) answer();
+  }
+
+  class Sink final : public device::AsyncSink {
+    void OnAsyncEvent(const device::AsyncEvent&) noexcept override {}
+  } sink_;
+  testing::FakeIbverbs lib_;
+  testing::TempDir sysfs_;
+  std::unique_ptr<VerbsDataPath> path_;
+  std::vector<std::function<void()>> answers_;
+  std::unique_ptr<VerbsDevices> devices_;
+};
+
+TEST_F(VerbsDevicesTest, EachPortIsADevice) {
+  SetPorts(2);
+  Start();
+  ASSERT_EQ(ServedNames(), (Names{"fake0", "fake0.2"}));
+  device::Device* const first = devices_->devices()[0];
+  device::Device* const second = devices_->devices()[1];
+  EXPECT_EQ(devices_->FindPort("fake0", 1), first);
+  EXPECT_EQ(devices_->FindPort("fake0", 2), second);
+  EXPECT_EQ(devices_->FindPort("fake0", 3), nullptr);
+  EXPECT_EQ(devices_->FindByAddress(IpAddress::FromV4(10, 0, 1, 1)), first);
+  EXPECT_EQ(devices_->FindByAddress(IpAddress::FromV4(10, 0, 2, 1)), second);
+  EXPECT_TRUE(first->QueryPort().active);
+  EXPECT_FALSE(second->QueryPort().active);
+}
+
+TEST_F(VerbsDevicesTest, AnApplicationsPort1IsThePortOfItsDevice) {
+  SetPorts(2);
+  Start();
+  ASSERT_OK_AND_ASSIGN(const auto context, devices_->FindPort("fake0", 2)->Open());
+  ASSERT_OK_AND_ASSIGN(const auto pd, context->AllocPd());
+  ASSERT_OK_AND_ASSIGN(const auto ah, context->CreateAh(*pd, {}));
+  ASSERT_OK(ah->Prepare());
+  EXPECT_EQ(lib_.ah_attr.port_num, 2);
+  ASSERT_OK_AND_ASSIGN(const auto cq, context->CreateCq(8, nullptr));
+  device::QpInit init;
+  init.send_cq = init.recv_cq = cq.get();
+  ASSERT_OK_AND_ASSIGN(const auto qp, context->CreateQp(*pd, init));
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrPort;
+  attr.state = device::QpState::kInit;
+  ASSERT_EQ(qp->Modify(attr, 0), device::QpResult::kOk);
+  EXPECT_EQ(lib_.last_modify.port_num, 2);
+  attr.port = 2;
+  EXPECT_EQ(qp->Modify(attr, 0), device::QpResult::kBadValue) << "it has one port";
+}
+
+TEST_F(VerbsDevicesTest, APortsEventsAreItsDevices) {
+  ASSERT_OK_AND_ASSIGN(const auto second, VerbsDevice::Open(lib_.device(), 2, path_.get()));
+  for (const int port : {1, 2}) {
+    lib_.event_port = port;
+    lib_.RaiseAsync(IBV_EVENT_PORT_ERR);
+    EXPECT_EQ(second->TakeAsyncEvents().size(), port == 2 ? 1u : 0u) << port;
+  }
+}
+
+TEST_F(VerbsDevicesTest, TheConfigurationNamesDevicesOrPorts) {
+  const struct {
+    Names only;
+    Names served;
+  } kCases[] = {
+      {{}, {"fake0", "fake0.2"}}, {{"fake0"}, {"fake0", "fake0.2"}}, {{"fake0.2"}, {"fake0.2"}}, {{"fake1"}, {}},
+  };
+  SetPorts(2);
+  for (const auto& one : kCases) {
+    Start(one.only);
+    EXPECT_EQ(ServedNames(), one.served);
+    EXPECT_EQ(devices_->problems().size(), one.served.empty() ? 1u : 0u);
+  }
+}
+
+TEST_F(VerbsDevicesTest, ADeviceThatGoesIsToldAndFreed) {
+  Start();
+  Names told;
+  devices_->SetObserver({.on_added = [&](auto& device) { told.push_back("+" + device.name()); },
+                         .on_removed = [&](auto& device) { told.push_back("-" + device.name()); },
+                         .on_event = {}});
+  ASSERT_OK_AND_ASSIGN(auto context, devices_->devices()[0]->Open());
+  Remove();
+  EXPECT_EQ(told, Names{"-fake0"});
+  EXPECT_EQ(lib_.open_objects, 0) << "the kernel may be waiting for it";
+  EXPECT_EQ(devices_->kept_count(), 1u) << "who was told may look at it";
+  devices_->Poll();
+  EXPECT_EQ(devices_->kept_count(), 0u);
+  EXPECT_TRUE(absl::IsUnavailable(context->AllocPd().status())) << "a context needs no device";
+}
+
+TEST_F(VerbsDevicesTest, AContextInASlowCallIsClosedWhenThatIsOver) {
+  Start();
+  ASSERT_OK_AND_ASSIGN(auto context, devices_->devices()[0]->Open());
+  ASSERT_OK_AND_ASSIGN(auto pd, context->AllocPd());
+  ASSERT_OK_AND_ASSIGN(auto ah, context->CreateAh(*pd, {}));
+  lib_.during_slow_call = [this] {
+    Remove();
+    devices_->Poll();
+    EXPECT_NE(lib_.open_objects, 0) << "somebody is in there";
+  };
+  EXPECT_TRUE(absl::IsUnavailable(ah->Prepare()));
+  EXPECT_NE(lib_.open_objects, 0) << "closing is for this thread's Poll()";
+  devices_->Poll();
+  EXPECT_EQ(lib_.open_objects, 0);
+}
+
+}  // namespace
+}  // namespace rdmad::verbs
