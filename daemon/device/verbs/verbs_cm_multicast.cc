@@ -87,6 +87,8 @@ absl::Status VerbsCmEndpoint::LeaveMulticast(const SocketAddress& group) {
   if (found == groups_.end()) {
     return absl::NotFoundError(absl::StrCat("leave_multicast: group=", group.ToString()));
   }
+  // Gone whatever the kernel says: librdmacm forgets it before it asks the kernel, so there is no
+  // second try, and a membership that stayed ends with the id.
   const Group left = std::move(*found);
   groups_.erase(found);
   return LeaveInKernel(left);

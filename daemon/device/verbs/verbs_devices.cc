@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status_macros.h"
 
@@ -30,8 +29,19 @@ using DeviceListPtr = std::unique_ptr<ibv_device*, FreeList>;
 void ForbidScatterToCqe() {
   ::setenv("MLX5_SCATTER_TO_CQE", "0", 1);
 }
-bool CopiesIntoBuffers(std::string_view name) {
-  return absl::StartsWith(absl::string_view(name.data(), name.size()), "hns_");
+
+// Null: nothing speaks against it.
+const char* WhyNotServed(const ibv_device& device) {
+  if (std::string_view(device.name).starts_with("hns_")) {
+    return "its driver copies received bytes itself and would use the application's addresses in "
+           "the daemon; not served";
+  }
+  // rdma_cm moves its queue pairs itself, those of the process that connects. Ours are a session's.
+  if (device.transport_type == IBV_TRANSPORT_IWARP) {
+    return "an iWARP device (siw, irdma, cxgb4): rdmad serves RoCE and InfiniBand; its interface is "
+           "left to the soft device";
+  }
+  return nullptr;
 }
 
 // By sysfs, since asking the device means to open it.
@@ -247,10 +257,8 @@ void VerbsDevices::AddPort(ibv_device* device, uint8_t port) {
   const std::string ibv_name = ibv_get_device_name(device);
   if (!Wanted(ibv_name, port) || FindPort(ibv_name, port) != nullptr) return;
   const std::string name = PortName(ibv_name, port);
-  if (CopiesIntoBuffers(name)) {
-    problems_.push_back({name,
-                         "its driver copies received bytes itself and would use the "
-                         "application's addresses in the daemon; not served"});
+  if (const char* const why = WhyNotServed(*device)) {
+    problems_.push_back({name, why});
     return;
   }
   absl::StatusOr<std::unique_ptr<VerbsDevice>> opened = VerbsDevice::Open(device, port, path_);

@@ -243,7 +243,25 @@ TEST_F(SoftDevicesLiveTest, AnInterfaceThatGoesTakesItsDevice) {
   // What comes back, under whatever index, is a new device; a free name may come back, too.
   network_.push_back(Interface(9, "eth0", {1, 2}));
   EXPECT_EQ(Look(), "+soft0, cm +1, cm +2");
-  EXPECT_NE(&device(1), &gone);
+  EXPECT_EQ(devices_->kept_count(), 0u) << "the old one is freed";
+}
+
+TEST_F(SoftDevicesLiveTest, ADeviceThatWentIsFreedWhenNobodyHasItOpen) {
+  const std::vector<NetInterface> network = {Interface(1, "eth0", {1})};
+  Start(network);
+  auto context = device().Open().value();
+  for (int i = 0; i < 20; ++i) {
+    network_.clear();
+    EXPECT_EQ(Look(), "cm -soft0, -soft0");
+    RunEngine();
+    network_ = network;
+    Look();
+    EXPECT_EQ(devices_->kept_count(), 1u) << "the open one";
+  }
+  EXPECT_FALSE(context->AllocPd().ok());
+  context.reset();
+  Look();
+  EXPECT_EQ(devices_->kept_count(), 0u);
 }
 
 TEST_F(SoftDevicesLiveTest, QpsOfADeviceThatGoesAreFlushed) {

@@ -123,6 +123,27 @@ TEST_F(VerbsDevicesTest, TheConfigurationNamesDevicesOrPorts) {
   }
 }
 
+TEST_F(VerbsDevicesTest, WhatCannotBeServedSaysWhy) {
+  const struct {
+    const char* name;
+    ibv_transport_type transport;
+    const char* why;
+  } kCases[] = {
+      {"siw0", IBV_TRANSPORT_IWARP, "iWARP"},
+      {"hns_0", IBV_TRANSPORT_IB, "driver copies"},
+  };
+  for (const auto& one : kCases) {
+    std::strcpy(lib_.device()->name, one.name);
+    lib_.device()->transport_type = one.transport;
+    Start();
+    EXPECT_EQ(ServedNames(), Names());
+    ASSERT_EQ(devices_->problems().size(), 1u);
+    EXPECT_EQ(devices_->problems()[0].what, one.name);
+    EXPECT_NE(devices_->problems()[0].why.find(one.why), std::string::npos)
+        << devices_->problems()[0].why;
+  }
+}
+
 TEST_F(VerbsDevicesTest, ADeviceThatGoesIsToldAndFreed) {
   Start();
   Names told;
