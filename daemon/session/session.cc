@@ -91,10 +91,11 @@ void Session::Close(std::function<void()> closed) {
       [this](Handle handle, EventChannelObject&) { event_channels_.Remove(handle); });
   multicasts_.ForEach(
       [this](Handle handle, MulticastObject&) { RetireMulticast(handle, nullptr); });
+  // Before the QPs and regions that they are bound to, which would have to look for them.
+  mws_.ForEach([this](Handle handle, MwObject&) { RetireMw(handle, nullptr); });
   qps_.ForEach([this](Handle handle, QpObject&) { RetireQp(handle, nullptr); });
   srqs_.ForEach([this](Handle handle, SrqObject&) { RetireSrq(handle, nullptr); });
   ahs_.ForEach([this](Handle handle, AhObject&) { RetireAh(handle, nullptr); });
-  mws_.ForEach([this](Handle handle, MwObject&) { RetireMw(handle, nullptr); });
   cqs_.ForEach([this](Handle handle, CqObject&) { RetireCq(handle, nullptr); });
   channels_.ForEach([this](Handle handle, ChannelObject&) { RetireChannel(handle, nullptr); });
   regions_.ForEach([this](Handle handle, RegionObject&) { RetireRegion(handle, nullptr); });

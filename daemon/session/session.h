@@ -13,8 +13,8 @@
 // between the object is in another phase than kLive and calls do not find it. Handles, queue
 // numbers, keys and doorbells go back only after Deactivate was answered.
 //
-// The end (Close): CM ids first, which tells the peers; then multicast attachments, QPs, SRQs,
-// address handles, memory windows, CQs, channels and regions are retired in that order. It relies
+// The end (Close): CM ids first, which tells the peers; then multicast attachments, memory
+// windows, QPs, SRQs, address handles, CQs, channels and regions are retired in that order. It relies
 // on the engine executing commands in order: a Deactivate may be posted while the Activate is still
 // on its way. What is being prepared goes when that is over. When all of it is gone, PDs, contexts
 // and the port of the session are retired; then memory goes. Calls in flight are answered too: with

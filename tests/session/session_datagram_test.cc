@@ -216,7 +216,7 @@ TEST_F(SessionDatagram, UsersGoBeforeWhatTheyUse) {
   std::vector<std::string> retired;
   bed_.path.retired = &retired;
   bed_.Close();
-  EXPECT_EQ(retired, (std::vector<std::string>{"multicast", "qp", "srq", "ah", "mw"}));
+  EXPECT_EQ(retired, (std::vector<std::string>{"multicast", "mw", "qp", "srq", "ah"}));
 }
 
 TEST_F(SessionDatagram, EndInEveryPhaseAnswersAll) {

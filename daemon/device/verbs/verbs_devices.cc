@@ -38,8 +38,8 @@ const char* WhyNotServed(const ibv_device& device) {
   }
   // rdma_cm moves its queue pairs itself, those of the process that connects. Ours are a session's.
   if (device.transport_type == IBV_TRANSPORT_IWARP) {
-    return "an iWARP device (siw, irdma, cxgb4): rdmad serves RoCE and InfiniBand; its interface is "
-           "left to the soft device";
+    return "an iWARP device (siw, irdma, cxgb4); rdmad serves RoCE and InfiniBand. "
+           "Its interface is left to the soft device";
   }
   return nullptr;
 }

@@ -89,8 +89,9 @@ void VerbsMr::Activate(device::TimeNs) noexcept {
 
 void VerbsMr::Deactivate(device::TimeNs) noexcept {
   if (!bindable()) return;
-  context_->windows().RemoveRegion(lkey_);
-  if (context_->dead()) return;
+  // Only then are all QPs and windows to be looked at.
+  const bool named = context_->windows().RemoveRegion(lkey_);
+  if (!named || context_->dead()) return;
   context_->path().NoteBindsTo(*context_, lkey_);
   context_->windows().CloseBoundTo(lkey_);
 }

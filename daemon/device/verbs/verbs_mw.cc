@@ -18,7 +18,15 @@ VerbsMw* WindowTable::FindWindow(uint32_t rkey) const noexcept {
 
 ibv_mr* WindowTable::FindRegion(uint32_t lkey) const noexcept {
   const auto found = regions_.find(lkey);
-  return found == regions_.end() ? nullptr : found->second;
+  return found == regions_.end() ? nullptr : found->second.hw;
+}
+
+bool WindowTable::RemoveRegion(uint32_t lkey) {
+  const auto found = regions_.find(lkey);
+  if (found == regions_.end()) return false;
+  const bool named = found->second.named;
+  regions_.erase(found);
+  return named;
 }
 
 void WindowTable::CloseBoundBy(const VerbsQp& qp) noexcept {

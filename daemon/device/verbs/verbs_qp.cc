@@ -124,7 +124,7 @@ void VerbsQp::Activate(device::TimeNs) noexcept {
 }
 
 void VerbsQp::Deactivate(device::TimeNs now) noexcept {
-  if (!context_->dead()) {
+  if (binds_ && !context_->dead()) {
     NoteBindsUnderWay(std::nullopt);
     context_->windows().CloseBoundBy(*this);
   }
@@ -210,6 +210,8 @@ void VerbsQp::Append(uint32_t position, const device::SendWr& wr, ibv_wr_opcode 
     path.AppendSend(*this, number, wr, opcode, flags);
   }
   if (opcode == IBV_WR_BIND_MW && !Unbinds(wr)) {
+    binds_ = true;
+    context_->windows().NoteBind(wr.bind_lkey);
     // The driver reads the window's present key when it gets the WR.
     path.FlushSends();
     if (!sends_refused_) context_->windows().FindWindow(wr.rkey)->OnBindPosted(wr.rkey);

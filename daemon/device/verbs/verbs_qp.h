@@ -135,6 +135,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   uint32_t recv_head_ = 0;
   uint32_t recv_tail_ = 0;
   uint32_t window_changes_ = 0;  // binds and invalidations between send_head_ and send_tail_
+  bool binds_ = false;           // has bound a window, ever
   bool sends_refused_ = false;
   uint32_t refused_ = 0;  // the first one
   device::WcStatus refused_status_ = device::WcStatus::kLocQpOpErr;

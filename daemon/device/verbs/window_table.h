@@ -26,9 +26,12 @@ class WindowTable {
   // The low 8 bits are the application's. Null: no such window.
   [[nodiscard]] VerbsMw* FindWindow(uint32_t rkey) const noexcept;
 
-  void AddRegion(uint32_t lkey, ibv_mr* region) { regions_[lkey] = region; }
-  void RemoveRegion(uint32_t lkey) { regions_.erase(lkey); }
+  void AddRegion(uint32_t lkey, ibv_mr* region) { regions_[lkey] = {region, false}; }
+  // Whether a bind has ever named it.
+  bool RemoveRegion(uint32_t lkey);
   [[nodiscard]] ibv_mr* FindRegion(uint32_t lkey) const noexcept;
+  // A bind to it, which is there, is posted.
+  void NoteBind(uint32_t lkey) noexcept { regions_.find(lkey)->second.named = true; }
 
   void CloseBoundBy(const VerbsQp& qp) noexcept;
   void CloseBoundTo(uint32_t lkey) noexcept;
@@ -36,8 +39,13 @@ class WindowTable {
  private:
   static constexpr uint32_t kTagBits = 8;
 
+  struct Region {
+    ibv_mr* hw;
+    bool named;  // by a bind
+  };
+
   std::unordered_map<uint32_t, VerbsMw*> windows_;
-  std::unordered_map<uint32_t, ibv_mr*> regions_;
+  std::unordered_map<uint32_t, Region> regions_;
 };
 
 }  // namespace rdmad::verbs
