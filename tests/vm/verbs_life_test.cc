@@ -2,6 +2,7 @@
 // that goes under load and comes back, applications that are killed, locked memory that is short.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <iostream>
 #include <map>
@@ -224,6 +225,74 @@ TEST_F(VerbsLifeTest, ADeviceGoesUnderLoadAndComesBack) {
   ASSERT_OK(asking.id->CreateQp(nullptr, {}));
   ASSERT_OK(asking.id->Connect());
   EXPECT_OK(ExpectEvent(*wildcard.channel, CmEventType::kConnectRequest));
+}
+
+// Asks for a handle to an address of the device's network at which nobody is: the kernel looks for
+// it for a second.
+class DeadNeighbour {
+ public:
+  explicit DeadNeighbour(const ProtectionDomain& pd, uint32_t sgid_index)
+      : thread_([this, pd, sgid_index] {
+          AddressHandleAttr attr;
+          attr.dest_gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 99};
+          attr.sgid_index = sgid_index;
+          status_ = AddressHandle::Create(pd, attr).status();
+          answered_ = true;
+        }) {}
+  ~DeadNeighbour() {
+    if (thread_.joinable()) thread_.join();
+  }
+  [[nodiscard]] bool answered() const { return answered_; }
+  absl::Status Join() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  absl::Status status_;
+  std::atomic<bool> answered_{false};
+  std::thread thread_;
+};
+
+TEST_F(VerbsLifeTest, AHandleToNobodyHoldsUpNobodyElseAndEndsWithItsDevice) {
+  ASSERT_OK(StartDaemon(0, {.log_level = "info"}));
+  ASSERT_OK_AND_ASSIGN(Client asking, AttachTo(Daemon(0), "asking"));
+  ASSERT_OK_AND_ASSIGN(Client other, AttachTo(Daemon(0), "other"));
+  ASSERT_OK_AND_ASSIGN(const std::vector<DeviceInfo> devices, asking.GetDevices());
+  const auto device = std::find_if(devices.begin(), devices.end(),
+                                   [](const DeviceInfo& one) { return one.name == kDevice; });
+  ASSERT_NE(device, devices.end());
+  const auto v4 = std::find_if(device->gids.begin(), device->gids.end(),
+                               [](const Gid& gid) { return gid.text == Ipv4(0); });
+  ASSERT_NE(v4, device->gids.end());
+  ASSERT_OK_AND_ASSIGN(const ProtectionDomain pd, ProtectionDomain::Alloc(asking, device->index));
+  {
+    const absl::Time start = absl::Now();
+    DeadNeighbour dead(pd, v4->index);
+    int served = 0;
+    for (; !dead.answered(); ++served) {
+      ASSERT_OK(ProtectionDomain::Alloc(other, device->index));
+      ASSERT_OK(ProtectionDomain::Alloc(asking, device->index));
+    }
+    const absl::Status status = dead.Join();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_GT(absl::Now() - start, absl::Milliseconds(500)) << "it was not looked for";
+    EXPECT_GT(served, 3) << "while it was looked for";
+  }
+  ProgramResult deleted;
+  {
+    DeadNeighbour dead(pd, v4->index);
+    absl::SleepFor(absl::Milliseconds(200));
+    EXPECT_FALSE(dead.answered());
+    deleted = Rdma({"link", "delete", kDevice});
+    EXPECT_FALSE(dead.Join().ok());
+  }
+  EXPECT_TRUE(deleted.ok()) << deleted.output;
+  EXPECT_TRUE(Rdmactl("status").ok());
+  ASSERT_TRUE(Rdma({"link", "add", kDevice, "type", "rxe", "netdev", kNetdev}).ok());
+  EXPECT_TRUE(Eventually(absl::Seconds(5), [&] {
+    return Rdmactl("devices").output.find(kDevice) != std::string::npos;
+  }));
 }
 
 // Promise 3, for what the kernel has.
