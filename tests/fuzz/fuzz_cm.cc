@@ -1,5 +1,5 @@
 // MADs from a peer that may send anything, to a connection manager with a listener, a connection
-// and one that is being made.
+// and one that is being made, and the same in the UDP port space.
 #include <algorithm>
 #include <cstring>
 
@@ -31,6 +31,10 @@ void FuzzCm(std::span<const uint8_t> bytes) {
   soft::TestId far(&other);
   soft::ConnectTo(&far, soft::Address("10.0.0.1:7000"));
   net.RunFor(10 * soft::kMs);
+  soft::TestId datagrams(&host, device::PortSpace::kUdp);
+  soft::ListenOn(&datagrams, soft::Address("10.0.0.1:7001"), soft::AcceptIt);
+  soft::TestId asker(&host, device::PortSpace::kUdp);
+  soft::ConnectTo(&asker, soft::Address("10.0.0.9:7001"));
   soft::TestId client(&host);
   soft::ConnectTo(&client, soft::Address("10.0.0.9:7000"));  // where nobody answers
   while (!input.empty()) {
@@ -66,6 +70,10 @@ void FuzzCm(std::span<const uint8_t> bytes) {
         }
         break;
       case 7:
+        // Who asked, or has been asked, goes.
+        if ((fit & 1) != 0) asker.endpoint.reset();
+        if ((fit & 2) != 0) datagrams.requests.clear();
+        if ((fit & 4) != 0) server.requests.clear();
         break;
     }
     if ((kind & 8) != 0) net.RunFor(int64_t{length} * soft::kMs / 16);

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Makes the first corpora from the kernel's packets in tests/data/rxe-pcaps: make_corpus.py, from the top folder.
 
-One input a capture: its packets as records (see targets.h), fitted to the state of the fuzzed QPs or ids. What fuzzing
-adds later lies beside these under names of its own.
+One input a capture: its packets as records (see targets.h), fitted to the state of the fuzzed QPs or ids; the same for
+a UC, a datagram, an SRQ's and a QP with a window. What fuzzing adds later lies beside these under names of its own.
 """
 import glob
 import os
 import struct
 
 MAX_BYTES = 6000
+MAX_VARIANT_BYTES = 3000
 
 
 def datagrams(path):
@@ -30,9 +31,40 @@ def record(kind, fit, payload, length=None):
     return struct.pack('<BBH', kind, fit, len(payload) if length is None else length) + payload
 
 
+def qp(number):
+    """The bits of a record's kind that name this QP of the transport target."""
+    return (number & 3) << 6 | (number >> 2) << 4
+
+
+def variants(datagram):
+    """What the QPs are called, their numbers and how to fit a capture's packets to them."""
+    if datagram:
+        return (('ud', 9, 0x10), ('group', 9, 0x11), ('ud-srq', 10, 0x10))
+    return (('uc', 6, 0x17), ('uc-srq', 8, 0x17), ('srq', 4, 0x07), ('window', 0, 0x27))
+
+
+def slot(opcode, length, flags=1):
+    """A work queue slot of one SGE; see proto/shm/work_queue.h."""
+    head = struct.pack('<QBBBBIQIIQQIIII', 1, opcode, flags, 1, 0, 7, 64, 0, 0, 1, 2, 1, 0, 0, 0)
+    return head + struct.pack('<QII', 4096, length, 0) + bytes(48)
+
+
+def engine_inputs():
+    """Good posts to each QP, and some of what a client should not do."""
+    for i in range(6):
+        posts = record(0 | 6 << 3, 1, slot(0, 2000)) + record(0 | i << 3, 3, slot(0, 2000))
+        for opcode in range(10):
+            posts += record(0 | i << 3, 1, slot(opcode, 8 if opcode in (6, 7) else 100))
+        yield f'posts-{i}', posts + record(4, 0, b'', 0)
+        # The tail far ahead, an index of the completion queue, a doorbell of nobody, a reset.
+        yield f'scribble-{i}', (posts + record(2 | (2 + 2 * i) << 3 & 0xff, 0x81, bytes(2)) +
+                                record(2 | 1 << 3, 0xc0, b'\xff' * 2) + record(3, 7, b'', 0) +
+                                record(5 | i << 3, 0, b'', 0) + record(6 | i << 3, 0, b'', 0) + posts)
+
+
 def main():
     folder = 'tests/fuzz/corpus'
-    for target in ('transport', 'cm', 'work_queue'):
+    for target in ('cm', 'engine', 'transport', 'work_queue'):
         os.makedirs(f'{folder}/{target}', exist_ok=True)
     for path in sorted(glob.glob('tests/data/rxe-pcaps/*.pcap')):
         name = os.path.basename(path)[:-5]
@@ -47,13 +79,22 @@ def main():
         if packets and len(packets) <= MAX_BYTES:
             start = record(4, 0x10, b'', 512) + record(4, 0x15, b'', 512)
             open(f'{folder}/transport/{name}', 'wb').write(start + packets)
+            for variant, number, fit in variants(name.startswith(('ud', 'mckey', 'ipv6-ud'))):
+                if len(packets) > MAX_VARIANT_BYTES:
+                    continue
+                fitted = record(4 | qp(number), 0x1d, b'', 512) + record(4 | qp(number), 0x11, b'', 512)
+                for payload in datagrams(path):
+                    if int.from_bytes(payload[5:8], 'big') != 1:
+                        fitted += record(5 | qp(number), 0, b'', 4096) + record(qp(number), fit, payload)
+                open(f'{folder}/transport/{name}-{variant}', 'wb').write(fitted)
         if mads and len(mads) <= MAX_BYTES:
             open(f'{folder}/cm/{name}', 'wb').write(mads)
     for opcode in range(10):
-        slot = struct.pack('<QBBBBIQIIQQIIII', 1, opcode, 1, 1, 0, 7, 64, 0, 0, 1, 2, 0, 0, 0, 0)
-        slot += struct.pack('<QII', 4096, 8 if opcode in (6, 7) else 100, 0) + bytes(48)
-        receive = struct.pack('<BB', 1, 0x70) + slot
-        open(f'{folder}/work_queue/op-{opcode}', 'wb').write(receive + struct.pack('<BB', 0, 0x70) + slot)
+        sent = slot(opcode, 8 if opcode in (6, 7) else 100)
+        receive = struct.pack('<BB', 1, 0x70) + sent
+        open(f'{folder}/work_queue/op-{opcode}', 'wb').write(receive + struct.pack('<BB', 0, 0x70) + sent)
+    for name, data in engine_inputs():
+        open(f'{folder}/engine/{name}', 'wb').write(data)
 
 
 if __name__ == '__main__':
