@@ -176,7 +176,8 @@ void CmWorld::OnRequest(TestId& request, const SeenEvent& event) {
   }
   Call& call = *calls_[number];
   // What was answered is not remembered for ever: only as long as repetitions come.
-  if (++call.requests > 1 && !was_partitioned_ && !call.shares_qpn) {
+  const bool may_be_forgotten = was_partitioned_ || (call.datagram && weather_.loss > 0);
+  if (++call.requests > 1 && !may_be_forgotten && !call.shares_qpn) {
     verdict_.Fail("call ", number, ": a second request; ", Story(call));
   }
   call.server = &request;
@@ -212,7 +213,7 @@ void CmWorld::Part(Call& call) {
     (void)(*id)->Disconnect();
   } else if (id == call.client.get() || call.answered) {
     id->endpoint.reset();
-    if (id == call.client.get()) qpns_.Free(call.qpn, net_.now);
+    if (id == call.client.get() && !call.shares_qpn) qpns_.Free(call.qpn, net_.now);
   }
 }
 

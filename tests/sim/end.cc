@@ -129,6 +129,10 @@ void End::OnLastWqe() {
   ++last_wqe_events_;
 }
 
+void End::OnAccessError() {
+  if (++access_errors_ > 1) Blame("a second access error of one life");
+}
+
 void End::CheckLastWqe() {
   const bool expected = shared_ != nullptr && qp_->Query().state == QpState::kErr;
   if (last_wqe_events_ != (expected ? 1u : 0u)) {
@@ -226,6 +230,9 @@ void End::Close(TimeNs now) {
   if (settled_sends_ < sends_.size() || settled_receives_ < receives_.size()) {
     Blame("closed with open work: ", Describe());
   }
+  if (peer_must_know_ && peer_->access_errors_ != 1) {
+    peer_->Blame("no event of a key that was refused; ", Describe());
+  }
   Arena& target = peer_->arena_;
   // What failed may have been done, in whole or in part.
   for (const size_t index : open_writes_) {
@@ -262,6 +269,8 @@ void End::StartEpoch() {
   open_atomics_.clear();
   settled_sends_ = settled_receives_ = received_ = 0;
   last_shared_ = SharedReceives::kNone;
+  access_errors_ = 0;
+  peer_must_know_ = false;
   send_failed_ = recv_failed_ = forgotten_ = told_to_fail_ = disturbed_ = withdrawn_ = broken_ =
       draining_ = drained_ = false;
 }

@@ -53,6 +53,7 @@ class End {
   void Withdraw(bool target, TimeNs now);  // a region, while it may be in use
   void OnDrained();
   void OnLastWqe();
+  void OnAccessError();
   // The epoch is over at both ends: all has its fate. First for both, then compare, then renew.
   void Close(TimeNs now);
   void CompareMemory();
@@ -180,7 +181,9 @@ class End {
   size_t received_ = 0;  // receives that succeeded
   uint64_t last_shared_ = SharedReceives::kNone;
   uint32_t last_wqe_events_ = 0;
-  bool send_failed_ = false;  // a send had a status other than success
+  uint32_t access_errors_ = 0;   // events of this end, since the epoch began
+  bool peer_must_know_ = false;  // of a key that it refused
+  bool send_failed_ = false;     // a send had a status other than success
   bool recv_failed_ = false;
   bool forgotten_ = false;  // no completion may come any more
   bool told_to_fail_ = false;

@@ -76,6 +76,7 @@ void End::OnSendCompletion(const Wc& wc) {
   }
   const bool first = !std::exchange(send_failed_, true);
   broken_ = true;
+  if (wc.status == WcStatus::kRemAccessErr) peer_must_know_ = !peer_->disturbed_;
   SettleFailed(wc.wr_id);
   if (!first) {
     if (wc.status != WcStatus::kWrFlushErr) {

@@ -26,12 +26,17 @@ class World {
  private:
   struct Host : device::AsyncSink {
     void OnAsyncEvent(const device::AsyncEvent& event) noexcept override {
-      if (event.type == device::AsyncEventType::kSqDrained) {
-        reinterpret_cast<End*>(event.owner_token)->OnDrained();
-      } else if (event.type == device::AsyncEventType::kQpLastWqeReached) {
-        reinterpret_cast<End*>(event.owner_token)->OnLastWqe();
-      } else if (event.type == device::AsyncEventType::kSrqLimitReached) {
-        reinterpret_cast<SharedReceives*>(event.owner_token)->OnLimit();
+      switch (event.type) {
+        case device::AsyncEventType::kSqDrained:
+          return reinterpret_cast<End*>(event.owner_token)->OnDrained();
+        case device::AsyncEventType::kQpLastWqeReached:
+          return reinterpret_cast<End*>(event.owner_token)->OnLastWqe();
+        case device::AsyncEventType::kQpAccessErr:
+          return reinterpret_cast<End*>(event.owner_token)->OnAccessError();
+        case device::AsyncEventType::kSrqLimitReached:
+          return reinterpret_cast<SharedReceives*>(event.owner_token)->OnLimit();
+        default:
+          return;
       }
     }
     IpAddress address;
