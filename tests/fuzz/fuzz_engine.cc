@@ -141,17 +141,11 @@ struct Session {
                                     .doorbell_index = kSrqDoorbell,
                                     .owner_token = 100});
     host.Do(*srq_port, true);
-    for (uint32_t i = 0; i < kQps; ++i) Make(i);
-    for (uint32_t i = 0; i < kQps; ++i) Connect(i);
-    ah = std::move(
-        soft::SoftAh::Create(pairs[4].qp->pd, {.dest = host.own}, SourceOf(host.own)).value());
-    ah_port = proxy.CreateAhPort(
-        {.session = session.get(), .ah = ah.get(), .pd = &pairs[4].qp->pd, .slot_handle = 1});
-    host.Do(*ah_port, true);
   }
   ~Session() {
-    host.Do(*ah_port, false);
+    if (ah_port != nullptr) host.Do(*ah_port, false);
     for (Pair& pair : pairs) {
+      if (pair.qp == nullptr) continue;
       host.Do(*pair.port, false);
       pair.qp.reset();
     }
@@ -184,10 +178,26 @@ struct Session {
     host.Do(*pair.port, true);
   }
 
+  // Connected to its neighbour. Made when an input first wants it: most want few.
+  Pair& At(uint32_t i) {
+    if (pairs[i].qp != nullptr) return pairs[i];
+    for (const uint32_t each : {i, i ^ 1}) Make(each);
+    for (const uint32_t each : {i, i ^ 1}) Connect(each);
+    if (kTypes[i / 2] == device::QpType::kUd) MakeHandle(i);
+    return pairs[i];
+  }
+  void MakeHandle(uint32_t i) {
+    const soft::SoftPd& pd = pairs[i].qp->pd;
+    ah = std::move(soft::SoftAh::Create(pd, {.dest = host.own}, SourceOf(host.own)).value());
+    ah_port = host.engine->proxy().CreateAhPort(
+        {.session = session.get(), .ah = ah.get(), .pd = &pd, .slot_handle = 1});
+    host.Do(*ah_port, true);
+  }
+
   // By way of control, as a session does.
   void Move(uint32_t i, QpState state) {
-    host.engine->proxy().ModifyQp(*pairs[i].qp->qp,
-                                  pairs[i].qp->AttrFor(state, host.own, 0x11 + (i ^ 1)),
+    Pair& pair = At(i);
+    host.engine->proxy().ModifyQp(*pair.qp->qp, pair.qp->AttrFor(state, host.own, 0x11 + (i ^ 1)),
                                   [](device::QpResult) {});
     host.Turn();
   }
@@ -202,9 +212,9 @@ struct Session {
     shm::WorkSlot slot{};
     std::memcpy(static_cast<void*>(&slot), from.data(), std::min(from.size(), sizeof(slot)));
     const bool to_srq = which == kSrqDoorbell;
-    const Pair& pair = pairs[to_srq ? 1 : which];
+    const Pair& pair = At(to_srq ? 1 : which);
     const LiveMemory& own = to_srq ? memory : *pair.qp;
-    const LiveQp& peer = *pairs[(to_srq ? 1 : which) ^ 1].qp;
+    const LiveQp& peer = *At((to_srq ? 1 : which) ^ 1).qp;
     if ((how & 1) != 0) {
       slot.rkey = peer.mr->rkey();
       slot.remote_addr = LiveQp::kIova + slot.remote_addr % LiveQp::kBytes;

@@ -61,40 +61,54 @@ struct World {
     RD_CHECK(made.ok());
     srq = std::move(*made);
     srq->Activate(0);
-    for (uint32_t i = 0; i < kQpCount; ++i) {
-      qps.push_back(std::make_unique<LiveQp>(
-          transport, sink, own, kFirstQpn + i,
-          LiveInit{kKinds[i].type, kKinds[i].has_srq ? srq.get() : nullptr}));
-      auto window = soft::SoftMw::Create(transport, qps.back()->pd);
-      auto handle = soft::SoftAh::Create(qps.back()->pd, {.dest = peer}, SourceOf(own));
-      RD_CHECK(window.ok() && handle.ok());
-      windows.push_back(std::move(*window));
-      windows.back()->Activate(0);
-      handles.push_back(std::move(*handle));
-      if (qps.back()->datagram != nullptr) {
-        members.push_back(std::make_unique<soft::MulticastMember>(*qps.back()->datagram));
-        group.Add(*members.back());
-      }
-      Start(i);
-    }
   }
   ~World() {
-    for (auto& member : members) group.Remove(*member);
-    for (auto& window : windows) window->Deactivate(0);
-    qps.clear();
+    for (Live& live : qps) {
+      if (live.member != nullptr) group.Remove(*live.member);
+      if (live.window != nullptr) live.window->Deactivate(0);
+      live.qp.reset();
+    }
     srq->Deactivate(0);
   }
 
-  void Start(uint32_t i) { qps[i]->To(kKinds[i].state, peer, kPeerQpn, now); }
+  // One of the QPs, with what belongs to it.
+  struct Live {
+    std::unique_ptr<LiveQp> qp;
+    std::unique_ptr<soft::SoftMw> window;
+    std::unique_ptr<soft::SoftAh> handle;
+    std::unique_ptr<soft::MulticastMember> member;
+  };
 
-  uint32_t WindowKey(uint32_t i, uint32_t low) const {
-    return (windows[i]->rkey() & ~0xffu) | (low & 0xff);
+  // Made when an input first wants it: most want few.
+  Live& At(uint32_t i) {
+    Live& live = qps[i];
+    if (live.qp != nullptr) return live;
+    live.qp =
+        std::make_unique<LiveQp>(transport, sink, own, kFirstQpn + i,
+                                 LiveInit{kKinds[i].type, kKinds[i].has_srq ? srq.get() : nullptr});
+    auto window = soft::SoftMw::Create(transport, live.qp->pd);
+    auto handle = soft::SoftAh::Create(live.qp->pd, {.dest = peer}, SourceOf(own));
+    RD_CHECK(window.ok() && handle.ok());
+    live.window = std::move(*window);
+    live.window->Activate(0);
+    live.handle = std::move(*handle);
+    if (live.qp->datagram != nullptr) {
+      live.member = std::make_unique<soft::MulticastMember>(*live.qp->datagram);
+      group.Add(*live.member);
+    }
+    Start(i);
+    return live;
+  }
+  void Start(uint32_t i) { At(i).qp->To(kKinds[i].state, peer, kPeerQpn, now); }
+
+  uint32_t WindowKey(uint32_t i, uint32_t low) {
+    return (At(i).window->rkey() & ~0xffu) | (low & 0xff);
   }
 
   void OnPacket(uint32_t i, uint8_t fit, std::span<const uint8_t> bytes) {
     wire::PacketView packet;
     if (wire::ParsePacket(bytes, &packet) != wire::DropReason::kNone) return;
-    LiveQp& target = *qps[i];
+    LiveQp& target = *At(i).qp;
     packet.dest_qpn = wire::Qpn(kFirstQpn + i);
     const device::QpAttr attr = target.qp->Query();
     if ((fit & kFitOpcode) != 0) {
@@ -128,7 +142,7 @@ struct World {
   }
 
   void PostSend(uint32_t i, uint8_t what, uint16_t bytes) {
-    LiveQp& qp = *qps[i];
+    LiveQp& qp = *At(i).qp;
     const device::Sge sge{LiveQp::kIova + 8u * what, bytes, qp.mr->lkey()};
     device::SendWr wr{};
     wr.opcode = static_cast<device::WrOpcode>(what % 10);
@@ -136,7 +150,7 @@ struct World {
     wr.sges = {&sge, 1};
     wr.remote_addr = LiveQp::kIova;
     wr.rkey = qp.mr->rkey();
-    wr.ah = handles[i].get();
+    wr.ah = At(i).handle.get();
     wr.remote_qpn = kPeerQpn;
     wr.remote_qkey = LiveQp::kQkey;
     if (wr.opcode == device::WrOpcode::kBindMw) {
@@ -151,14 +165,14 @@ struct World {
   }
 
   void PostReceive(uint32_t i, uint16_t bytes) {
-    LiveMemory& memory = kKinds[i].has_srq ? srq_memory : *qps[i];
+    LiveMemory& memory = kKinds[i].has_srq ? srq_memory : *At(i).qp;
     const device::Sge sge{LiveQp::kIova + 4096, bytes, memory.mr->lkey()};
     const device::RecvWr wr{.wr_id = 1, .sges = {&sge, 1}};
     if (kKinds[i].has_srq) {
       (void)srq->PostRecv(wr);
       (void)srq->SetLimit(bytes % 17);
     } else {
-      (void)qps[i]->qp->PostRecv(wr, now);
+      (void)At(i).qp->qp->PostRecv(wr, now);
     }
   }
 
@@ -174,11 +188,8 @@ struct World {
   static inline soft::Transport transport{&sink, &sink};
   LiveMemory srq_memory{transport};
   std::unique_ptr<soft::SoftSrq> srq;
-  std::vector<std::unique_ptr<LiveQp>> qps;
-  std::vector<std::unique_ptr<soft::SoftMw>> windows;
-  std::vector<std::unique_ptr<soft::SoftAh>> handles;
   soft::MulticastGroup group;
-  std::vector<std::unique_ptr<soft::MulticastMember>> members;
+  Live qps[kQpCount];
 };
 
 }  // namespace
