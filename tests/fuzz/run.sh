@@ -20,7 +20,7 @@ trap 'rm -rf "$found"' EXIT
 export RDMAD_FUZZ_TARGET=$target
 # What is new goes to the first folder, which is ours. The kernel's limit on map counts and the like is not our matter:
 # memory is bounded here.
-if ! "$binary" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
+if ! "$binary" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
   -artifact_prefix="$out/$target-" "$found" "tests/fuzz/corpus/$target" >"$out/$target.log" 2>&1; then
   tail -60 "$out/$target.log"
   for input in "$out/$target"-*; do
