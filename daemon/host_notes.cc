@@ -1,6 +1,9 @@
 #include "daemon/host_notes.h"
 
 #include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
 
 #include "daemon/device/verbs/memlock.h"
 #include "daemon/device/verbs/verbs_devices.h"
@@ -24,6 +27,12 @@ std::vector<std::string> HostNotes(const control::Config& config) {
     if (std::string advice = verbs::MemlockAdvice(); !advice.empty()) {
       notes.push_back(std::move(advice));
     }
+  }
+  if (const unsigned processors = std::thread::hardware_concurrency();
+      processors != 0 && config.engine.count > processors) {
+    notes.push_back("engine.count = " + std::to_string(config.engine.count) +
+                    ": this host has fewer processors, " + std::to_string(processors) +
+                    "; engines will wait for each other");
   }
   if (!HasHugePages()) {
     notes.emplace_back(

@@ -1,5 +1,5 @@
 // rdmad: wiring only. Reads flags, configuration and environment, builds the devices and the
-// engine, and lets the control room run them.
+// engines, and lets the control room run them.
 //
 // Exit status: 0 after an orderly end (or a good --check), 1 if it could not run, 2 for a wrong
 // flag or configuration. Each error is one line on stderr that says what, where and what to do.
@@ -98,11 +98,11 @@ int Serve(const Flags& flags, const control::Config& config, control::DaemonIden
   options.activated = *std::move(activated);
   options.log_level_fixed = !flags.log_level.empty();
   control::Daemon daemon(std::move(options), *std::move(run_dir), &stack.inventory());
-  stack.engine().Start();
+  stack.Start();
   const absl::Status outcome = daemon.Run();
   const int exit_code = outcome.ok() ? kExitOk : Fail(outcome, kExitFailed);
   if (!daemon.drained()) _exit(exit_code);
-  stack.engine().Stop();
+  stack.Stop();
   return exit_code;
 }
 

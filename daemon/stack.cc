@@ -30,13 +30,17 @@ std::vector<control::MissingDevice> Describe(const char* kind,
   return all;
 }
 
+template <typename T>
+std::vector<T*> PointersTo(const std::vector<std::unique_ptr<T>>& owners) {
+  std::vector<T*> all;
+  for (const std::unique_ptr<T>& owner : owners) all.push_back(owner.get());
+  return all;
+}
+
 }  // namespace
 
 absl::Status Stack::Build(const control::Config& config) {
-  engine::EngineOptions options;
-  options.idle.max_spin_ns = int64_t{config.engine.spin_us} * 1000;
-  RD_ASSIGN_OR_RETURN(engine_, engine::Engine::Create(options));
-  inventory_.engines.push_back(&engine_->proxy());
+  RD_RETURN_IF_ERROR(BuildEngines(config.engine));
   if (config.verbs.enabled) RD_RETURN_IF_ERROR(BuildVerbs(config.verbs));
   if (config.soft.enabled) RD_RETURN_IF_ERROR(BuildSoft(config.soft));
   return JoinManagers();
@@ -46,15 +50,41 @@ Stack::~Stack() {
   if (verbs_devices_ != nullptr) verbs_devices_->SetConnectionManager(nullptr);
 }
 
+void Stack::Start() {
+  for (const auto& engine : engines_) engine->Start();
+}
+
+void Stack::Stop() {
+  for (const auto& engine : engines_) engine->Stop();
+}
+
+absl::Status Stack::BuildEngines(const control::EngineConfig& config) {
+  for (uint32_t index = 0; index < config.count; ++index) {
+    engine::EngineOptions options;
+    options.index = index;
+    options.idle.max_spin_ns = int64_t{config.spin_us} * 1000;
+    RD_ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine, engine::Engine::Create(options));
+    inventory_.engines.push_back(&engine->proxy());
+    engines_.push_back(std::move(engine));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
-  RD_ASSIGN_OR_RETURN(verbs_path_, verbs::VerbsDataPath::Create(engine_->async_sink()));
-  RD_ASSIGN_OR_RETURN(verbs_devices_, verbs::VerbsDevices::Create(
-                                          {config.devices}, verbs_path_.get(),
-                                          [proxy = &engine_->proxy()](device::EngineObject& object,
-                                                                      std::function<void()> done) {
-                                            proxy->Activate(object, std::move(done));
-                                          }));
-  engine_->AddDataPath(verbs_path_.get());
+  for (uint32_t index = 0; index < engines_.size(); ++index) {
+    engine::Engine& engine = *engines_[index];
+    RD_ASSIGN_OR_RETURN(std::unique_ptr<verbs::VerbsDataPath> path,
+                        verbs::VerbsDataPath::Create(engine.async_sink(), index));
+    engine.AddDataPath(path.get());
+    verbs_paths_.push_back(std::move(path));
+  }
+  RD_ASSIGN_OR_RETURN(
+      verbs_devices_,
+      verbs::VerbsDevices::Create(
+          {config.devices}, PointersTo(verbs_paths_),
+          [this](uint32_t engine, device::EngineObject& object, std::function<void()> done) {
+            engines_[engine]->proxy().Activate(object, std::move(done));
+          }));
   inventory_.sources.push_back(verbs_devices_.get());
   RD_ASSIGN_OR_RETURN(verbs_manager_, verbs::VerbsConnectionManager::Create(verbs_devices_.get()));
   verbs_devices_->SetConnectionManager(verbs_manager_.get());
@@ -68,12 +98,10 @@ absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
 
 absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
   RD_ASSIGN_OR_RETURN(mads_, soft::SoftMadIo::Create());
-  RD_ASSIGN_OR_RETURN(soft_path_,
-                      soft::SoftDataPath::Create(mads_->AddRing(), engine_->async_sink()));
-  engine_->AddDataPath(soft_path_.get());
+  RD_RETURN_IF_ERROR(BuildSoftPaths());
   qpns_.emplace(RandomSeed());
   soft::SoftDeviceContext context;
-  context.path = soft_path_.get();
+  context.paths = PointersTo(soft_paths_);
   context.qpns = &*qpns_;
   context.clock = control::MonotonicNs;
   soft::SoftDevicesConfig devices;
@@ -100,6 +128,24 @@ absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status Stack::BuildSoftPaths() {
+  for (const auto& engine : engines_) {
+    RD_ASSIGN_OR_RETURN(std::unique_ptr<soft::SoftDataPath> path,
+                        soft::SoftDataPath::Create(mads_->AddRing(), engine->async_sink()));
+    engine->AddDataPath(path.get());
+    soft_paths_.push_back(std::move(path));
+  }
+  if (engines_.size() == 1) return absl::OkStatus();
+  while (stray_rings_.size() < engines_.size()) {
+    RD_ASSIGN_OR_RETURN(std::unique_ptr<soft::StrayRing> ring, soft::StrayRing::Create());
+    stray_rings_.push_back(std::move(ring));
+  }
+  for (uint32_t index = 0; index < soft_paths_.size(); ++index) {
+    RD_RETURN_IF_ERROR(soft_paths_[index]->JoinEngines(index, PointersTo(stray_rings_)));
+  }
+  return absl::OkStatus();
+}
+
 // `automatic`: without configuration, addresses of verbs devices are left alone.
 soft::SoftDevicesHooks Stack::SoftHooks(bool automatic) {
   soft::SoftDevicesHooks hooks;
@@ -114,12 +160,13 @@ soft::SoftDevicesHooks Stack::SoftHooks(bool automatic) {
       return interfaces;
     };
   }
-  engine::EngineProxy* const engine = &engine_->proxy();
-  hooks.activate = [engine](device::EngineObject& object, std::function<void()> done) {
-    engine->Activate(object, std::move(done));
+  hooks.activate = [this](uint32_t engine, device::EngineObject& object,
+                          std::function<void()> done) {
+    engines_[engine]->proxy().Activate(object, std::move(done));
   };
-  hooks.deactivate = [engine](device::EngineObject& object, std::function<void()> done) {
-    engine->Deactivate(object, std::move(done));
+  hooks.deactivate = [this](uint32_t engine, device::EngineObject& object,
+                            std::function<void()> done) {
+    engines_[engine]->proxy().Deactivate(object, std::move(done));
   };
   hooks.on_device_removed = [this](soft::SoftDevice& device) {
     soft_manager_->OnDeviceRemoved(&device);

@@ -1,11 +1,14 @@
-// The engine, the devices and their connection managers, built from the configuration and joined to
+// The engines, the devices and their connection managers, built from the configuration and joined to
 // what the control room drives.
 //
 // Who serves an address: a verbs device if one has it, else the soft device. Without
 // configuration, the soft device leaves such addresses alone; and it may be the only one, or there
 // may be none.
 //
-// Thread: control. Owner: main. The engine's thread is to be stopped before it goes.
+// Each engine has a data path of its own for each kind of device; devices, which are control's, know
+// them all by the engines' indices.
+//
+// Thread: control. Owner: main. The engines' threads are to be stopped before it goes.
 #pragma once
 
 #include <memory>
@@ -22,6 +25,7 @@
 #include "daemon/device/soft/soft_data_path.h"
 #include "daemon/device/soft/soft_devices.h"
 #include "daemon/device/soft/soft_mad_io.h"
+#include "daemon/device/soft/stray_ring.h"
 #include "daemon/device/verbs/verbs_connection_manager.h"
 #include "daemon/device/verbs/verbs_data_path.h"
 #include "daemon/device/verbs/verbs_devices.h"
@@ -40,22 +44,28 @@ class Stack {
   // used is none, and stands in the inventory as missing.
   absl::Status Build(const control::Config& config);
 
-  engine::Engine& engine() noexcept { return *engine_; }
+  // The engines' threads.
+  void Start();
+  void Stop();
   const control::Inventory& inventory() const noexcept { return inventory_; }
 
  private:
+  absl::Status BuildEngines(const control::EngineConfig& config);
   absl::Status BuildVerbs(const control::VerbsConfig& config);
   absl::Status BuildSoft(const control::SoftConfig& config);
+  absl::Status BuildSoftPaths();
   soft::SoftDevicesHooks SoftHooks(bool automatic);
   absl::Status JoinManagers();
 
   // Destroyed last to first.
   std::unique_ptr<soft::SoftMadIo> mads_;
-  std::unique_ptr<verbs::VerbsDataPath> verbs_path_;
-  std::unique_ptr<engine::Engine> engine_;
+  std::vector<std::unique_ptr<soft::StrayRing>> stray_rings_;
+  // By the engines' indices, all three.
+  std::vector<std::unique_ptr<verbs::VerbsDataPath>> verbs_paths_;
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
   std::unique_ptr<verbs::VerbsDevices> verbs_devices_;
   std::unique_ptr<verbs::VerbsConnectionManager> verbs_manager_;
-  std::unique_ptr<soft::SoftDataPath> soft_path_;
+  std::vector<std::unique_ptr<soft::SoftDataPath>> soft_paths_;
   std::optional<soft::QpnAllocator> qpns_;
   std::unique_ptr<soft::SoftDevices> soft_devices_;
   soft::KernelNeighbors neighbors_;

@@ -185,6 +185,7 @@ void ReadAll(const toml::table& tree, bool look_up, ConfigProblems* problems, Co
   ReadSoft(root, &out->soft);
   ReadVerbs(root, &out->verbs);
   if (std::optional<TableReader> table = root.Table("engine")) {
+    table->Read("count", 1, 16, &out->engine.count);  // soft::QpnAllocator::kEngines
     table->Read("spin_us", 0, 1'000'000, &out->engine.spin_us);
     table->Finish();
   }

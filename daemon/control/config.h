@@ -52,6 +52,7 @@ struct VerbsConfig {
 };
 
 struct EngineConfig {
+  uint32_t count = 1;     // engines, each a thread
   uint32_t spin_us = 50;  // how long an engine without work keeps looking before it sleeps
 
   friend bool operator==(const EngineConfig&, const EngineConfig&) = default;

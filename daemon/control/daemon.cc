@@ -101,15 +101,14 @@ absl::Status Daemon::StartUp() {
   for (device::Device* device : inventory_->devices) devices_.Add(device);
 
   session::SessionEnvironment environment;
-  environment.engine = inventory_->engines.front();
   environment.devices = &devices_;
   environment.connection_manager =
       inventory_->managers.empty() ? nullptr : inventory_->managers.front();
   environment.router = &router_;
   environment.pool_budget = &pool_budget_;
   environment.clock = MonotonicNs;
-  registry_ = std::make_unique<SessionRegistry>(loop_, environment, options_.config.limits,
-                                                options_.config.session);
+  registry_ = std::make_unique<SessionRegistry>(loop_, inventory_->engines, environment,
+                                                options_.config.limits, options_.config.session);
   admin_ =
       std::make_unique<Admin>(AdminFacts{run_dir_.path(), options_.config_file, "", started_at_ns_},
                               inventory_, &devices_, registry_.get());
@@ -156,37 +155,34 @@ absl::StatusOr<UniqueFd> Daemon::Listener(UniqueFd activated, const char* name, 
 }
 
 void Daemon::ActivateDevices(std::function<void()> done) {
-  engine::EngineProxy* engine = inventory_->engines.front();
   for (const MissingDevice& missing : inventory_->Missing()) {
     Log("device").warn("not usable kind={} what={} why=\"{}\"", missing.kind, missing.what,
                        missing.why);
   }
   devices_active_ = true;
-  // Answered in order: the last answer speaks for all.
-  const std::vector<device::EngineObject*> objects = inventory_->engine_objects();
-  size_t left = objects.size();
-  if (left == 0) {
-    boost::asio::post(loop_, std::move(done));
-    return;
-  }
-  for (device::EngineObject* object : objects) {
-    engine->Activate(
-        *object, --left == 0 ? std::move(done) : [] {});
-  }
+  CommandDevices(&engine::EngineProxy::Activate, std::move(done));
 }
 
 void Daemon::DeactivateDevices(std::function<void()> done) {
-  engine::EngineProxy* engine = inventory_->engines.front();
   device_pumps_.clear();  // nothing comes or goes any more
-  const std::vector<device::EngineObject*> objects = inventory_->engine_objects();
-  size_t left = objects.size();
-  if (left == 0 || !devices_active_) {
+  if (!devices_active_) {
     boost::asio::post(loop_, std::move(done));
     return;
   }
-  for (device::EngineObject* object : objects) {
-    engine->Deactivate(
-        *object, --left == 0 ? std::move(done) : [] {});
+  CommandDevices(&engine::EngineProxy::Deactivate, std::move(done));
+}
+
+void Daemon::CommandDevices(DeviceCommand command, std::function<void()> done) {
+  const std::vector<device::EnginePart> parts = inventory_->engine_objects();
+  if (parts.empty()) {
+    boost::asio::post(loop_, std::move(done));
+    return;
+  }
+  const auto left = std::make_shared<size_t>(parts.size());
+  for (const device::EnginePart& part : parts) {
+    (inventory_->engines[part.engine]->*command)(*part.object, [left, done] {
+      if (--*left == 0) done();
+    });
   }
 }
 

@@ -75,6 +75,10 @@ class Daemon {
   absl::StatusOr<UniqueFd> Listener(UniqueFd activated, const char* name, int type);
   void ActivateDevices(std::function<void()> done);
   void DeactivateDevices(std::function<void()> done);
+  // One of the two, for all that the devices have on engines; `done` when all have answered.
+  using DeviceCommand = void (engine::EngineProxy::*)(device::EngineObject&,
+                                                      engine::EngineProxy::Done);
+  void CommandDevices(DeviceCommand command, std::function<void()> done);
   void WatchDeviceSources();
   void OnDeviceAdded(device::Device& device);
   void OnDeviceRemoved(device::Device& device);

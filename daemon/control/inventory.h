@@ -30,14 +30,14 @@ struct SharedCounters {
 
 // All of it outlives the Daemon.
 struct Inventory {
-  std::vector<engine::EngineProxy*> engines;  // at least one
+  std::vector<engine::EngineProxy*> engines;  // at least one; each at its index
   std::vector<device::Device*> devices;         // those that are there at the start
   std::vector<device::DeviceSource*> sources;  // of those that come and go
   std::vector<device::ConnectionManager*> managers;  // each once
-  // What the devices have on engine 0 now: to activate before the first session and before sources
-  // are polled, and to deactivate at the end. What comes in between is the sources' business.
-  std::function<std::vector<device::EngineObject*>()> engine_objects = [] {
-    return std::vector<device::EngineObject*>();
+  // What the devices have on the engines now: to activate before the first session and before
+  // sources are polled, and to deactivate at the end. What comes in between is the sources' business.
+  std::function<std::vector<device::EnginePart>()> engine_objects = [] {
+    return std::vector<device::EnginePart>();
   };
   // Of each kind, now.
   std::vector<std::function<std::vector<MissingDevice>()>> missing;

@@ -147,10 +147,15 @@ void AddProcess(Families* out) {
              stats.start_time_seconds);
 }
 
-void AddEngines(const Inventory& inventory, Families* out) {
-  for (const engine::EngineProxy* engine : inventory.engines) {
+void AddEngines(const MetricsSources& sources, Families* out) {
+  std::vector<double> sessions(sources.inventory->engines.size());
+  sources.registry->ForEach(
+      [&sessions](session::Session& session) { ++sessions[session.engine_index()]; });
+  for (const engine::EngineProxy* engine : sources.inventory->engines) {
     const engine::EngineStats stats = engine->Stats();
     const Labels labels = {{"engine", absl::StrCat(engine->index())}};
+    out->Gauge("rdmad_engine_sessions", "Applications that the engine serves now.",
+               sessions[engine->index()], labels);
     out->Gauge("rdmad_engine_sleeping",
                "1 while the engine's thread sleeps, 0 while it looks for work.",
                stats.sleeping ? 1 : 0, labels);
@@ -317,7 +322,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   Families families;
   AddDaemon(sources_, &families);
   AddProcess(&families);
-  AddEngines(*sources_.inventory, &families);
+  AddEngines(sources_, &families);
   AddDevices(sources_, &families);
   AddSessions(*sources_.registry, &families);
   return families.Take();

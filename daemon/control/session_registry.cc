@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
@@ -31,20 +32,31 @@ std::string NewToken() {
 }  // namespace
 
 SessionRegistry::SessionRegistry(boost::asio::io_context& loop,
+                                 std::vector<engine::EngineProxy*> engines,
                                  const session::SessionEnvironment& environment,
                                  const DaemonLimits& limits,
                                  const session::SessionLimits& session_limits)
     : loop_(loop),
+      engines_(std::move(engines)),
       environment_(environment),
       limits_(limits),
       session_limits_(session_limits),
       slow_workers_(kSlowWorkers) {
+  RD_CHECK(!engines_.empty());
   environment_.host = this;
 }
 
 SessionRegistry::~SessionRegistry() {
   RD_CHECK(entries_.empty(), "sessions end before their registry");
   slow_workers_.join();
+}
+
+// Those that end still count: they have work there until they are gone.
+engine::EngineProxy* SessionRegistry::LeastUsedEngine() const {
+  std::vector<size_t> sessions(engines_.size());
+  for (const auto& [id, entry] : entries_) ++sessions[entry.session->engine_index()];
+  const auto least = std::min_element(sessions.begin(), sessions.end());
+  return engines_[static_cast<size_t>(least - sessions.begin())];
 }
 
 absl::Status SessionRegistry::CheckLimits(const session::SessionIdentity& identity) const {
@@ -71,7 +83,9 @@ void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionId
   if (absl::Status within = CheckLimits(identity); !within.ok()) return done(within);
   const uint64_t id = ++last_id_;
   identity.id = id;
-  auto made = std::make_unique<session::Session>(environment_, std::move(identity), session_limits_,
+  session::SessionEnvironment environment = environment_;
+  environment.engine = LeastUsedEngine();
+  auto made = std::make_unique<session::Session>(environment, std::move(identity), session_limits_,
                                                  link.get());
   session::Session* session = made.get();
   Entry& entry = entries_[id];
@@ -88,8 +102,8 @@ void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionId
         opened->session_id = id;
         opened->token = ready.token;
         const session::SessionIdentity& who = ready.session->identity();
-        Log("session").info("opened session={} pid={} uid={} name=\"{}\"", id, who.pid, who.uid,
-                            Printable(who.name));
+        Log("session").info("opened session={} pid={} uid={} name=\"{}\" engine={}", id, who.pid,
+                            who.uid, Printable(who.name), ready.session->engine_index());
         done(std::move(*opened));
       });
   if (!gift.ok()) {

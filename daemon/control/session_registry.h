@@ -15,9 +15,11 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/control/config.h"
+#include "daemon/engine/engine_proxy.h"
 #include "daemon/session/session.h"
 #include "daemon/session/session_host.h"
 
@@ -34,9 +36,11 @@ class SessionLink : public session::DescriptorSender {
 
 class SessionRegistry final : public session::SessionHost {
  public:
-  // `environment` lacks only the host, which is this registry.
-  SessionRegistry(boost::asio::io_context& loop, const session::SessionEnvironment& environment,
-                  const DaemonLimits& limits, const session::SessionLimits& session_limits);
+  // `environment` lacks the host, which is this registry, and the engine: each session gets the one
+  // of `engines`, at least one, that has the fewest.
+  SessionRegistry(boost::asio::io_context& loop, std::vector<engine::EngineProxy*> engines,
+                  const session::SessionEnvironment& environment, const DaemonLimits& limits,
+                  const session::SessionLimits& session_limits);
   // Only when count() is 0.
   ~SessionRegistry() override;
   SessionRegistry(const SessionRegistry&) = delete;
@@ -81,11 +85,13 @@ class SessionRegistry final : public session::SessionHost {
     std::string token;  // empty until it is open, and after it has ended
   };
 
+  [[nodiscard]] engine::EngineProxy* LeastUsedEngine() const;
   absl::Status CheckLimits(const session::SessionIdentity& identity) const;
   void EndEntry(Entry& entry, const std::string& reason);
   void OnClosed(uint64_t id);
 
   boost::asio::io_context& loop_;
+  const std::vector<engine::EngineProxy*> engines_;
   session::SessionEnvironment environment_;
   DaemonLimits limits_;
   session::SessionLimits session_limits_;

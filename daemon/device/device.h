@@ -45,6 +45,12 @@ class SlowObject : public EngineObject {
   virtual void Release() noexcept {}
 };
 
+// An object, and the index of the engine that drives it.
+struct EnginePart {
+  uint32_t engine;
+  EngineObject* object;
+};
+
 // Protection domain: keys of one Pd mean nothing in another.
 class Pd : public EngineObject {};
 
@@ -114,7 +120,7 @@ class Qp : public EngineObject {
   // As ibv_modify_qp(3): checks transition and mask by the QP type's table; moving to kErr flushes, to kReset forgets.
   [[nodiscard]] virtual QpResult Modify(const QpAttr& attr, TimeNs now) noexcept = 0;
   virtual QpAttr Query() const noexcept = 0;
-  // The peer QP lives in this daemon, so its bytes never touch a socket.
+  // The peer QP lives on the same engine of this daemon, so its bytes never touch a socket.
   virtual bool same_daemon() const noexcept = 0;
 };
 
@@ -185,8 +191,8 @@ struct CounterValue {
   uint64_t value;
 };
 
-// One application's use of a device (ibv_context): what it makes there, which nobody else's can reach. Activated before,
-// and deactivated after, all that is made from it; destroyed last.
+// One application's use of a device (ibv_context): what it makes there, which nobody else's can reach. It and all of that
+// live on one engine. Activated before, and deactivated after, all that is made from it; destroyed last.
 //
 // Thread: control. Owner: the session.
 class Context : public EngineObject {
@@ -221,8 +227,9 @@ class Device {
   // Counters are written by the engine with relaxed atomics; any thread may read them.
   virtual std::vector<CounterValue> Counters() const = 0;
 
-  // Errors: ResourceExhausted (descriptors, memory); Unavailable (device removed).
-  virtual absl::StatusOr<std::unique_ptr<Context>> Open() = 0;
+  // `engine`: the index of the one that will drive it. Errors: ResourceExhausted (descriptors, memory); Unavailable
+  // (device removed).
+  virtual absl::StatusOr<std::unique_ptr<Context>> Open(uint32_t engine) = 0;
 };
 
 }  // namespace rdmad::device

@@ -113,6 +113,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   [[nodiscard]] const SessionIdentity& identity() const noexcept { return identity_; }
   [[nodiscard]] device::TimeNs opened_at() const noexcept { return opened_at_; }
+  // Everything that the session makes lives on that engine.
+  [[nodiscard]] uint32_t engine_index() const noexcept { return environment_.engine->index(); }
 
   // --- session.proto
   void GetSession(const v1::GetSessionRequest& request, v1::GetSessionReply* reply, Done done);

@@ -26,7 +26,7 @@ class FakeDevice : public device::Device {
   device::PortAttr QueryPort() const override { return {}; }
   std::vector<device::GidEntry> Gids() const override { return {}; }
   std::vector<device::CounterValue> Counters() const override { return {}; }
-  absl::StatusOr<std::unique_ptr<device::Context>> Open() override {
+  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t) override {
     return absl::UnimplementedError("a test device");
   }
 

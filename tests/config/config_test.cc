@@ -36,6 +36,7 @@ interfaces = ["eth0"]
 enabled = true
 devices = ["mlx5_0"]
 [engine]
+count = 3
 spin_us = 7
 [policy]
 allow_users = ["alice", 1001]
@@ -66,6 +67,7 @@ max_multicasts = 11
   wanted.soft.addresses = {IpAddress::Parse("127.0.0.2").value(), IpAddress::Parse("::1").value()};
   wanted.soft.interfaces = {"eth0"};
   wanted.verbs.devices = {"mlx5_0"};
+  wanted.engine.count = 3;
   wanted.engine.spin_us = 7;
   wanted.policy.allow_users = std::vector<std::string>{"alice", "1001"};
   wanted.policy.allow_groups = std::vector<std::string>{};
@@ -123,6 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "[engine]\nspin_us = \"1\"",
                 "2:11",
                 {"engine.spin_us must be an integer, not a string"}},
+        Mistake{"no engine", "[engine]\ncount = 0", "2:9", {"0 is out of range", "1 to 16"}},
+        Mistake{"too many engines", "[engine]\ncount = 17", "2:9", {"17 is out of range"}},
         Mistake{"number is a fraction", "[engine]\nspin_us = 1.5", "2:11", {"must be an integer"}},
         Mistake{"bool is a number", "[soft]\nenabled = 1", "2:11", {"must be true or false"}},
         Mistake{"list is a string",

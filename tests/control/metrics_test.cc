@@ -45,6 +45,7 @@ TEST_F(MetricsEndpoint, ShowsDaemonEngineDeviceAndSession) {
   const std::string text = Scrape();
   EXPECT_TRUE(Has(text, "\nrdmad_sessions 1\n")) << text;
   EXPECT_TRUE(Has(text, "\nrdmad_engine_wakeups_total{engine=\"0\"} ")) << text;
+  EXPECT_TRUE(Has(text, "\nrdmad_engine_sessions{engine=\"0\"} ")) << text;
   EXPECT_TRUE(Has(text, "\nrdmad_device_port_active{device=\"soft0\"} 1\n")) << text;
   EXPECT_TRUE(
       Has(text, "rdmad_session_objects{session=\"1\",client=\"we\\\"ird\",kind=\"qp\"} 0\n"))

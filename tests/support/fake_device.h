@@ -512,7 +512,7 @@ class FakeDevice final : public device::Device {
   std::vector<device::GidEntry> Gids() const override { return {}; }
   std::vector<device::CounterValue> Counters() const override { return {}; }
 
-  absl::StatusOr<std::unique_ptr<device::Context>> Open() override {
+  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t) override {
     return std::make_unique<FakeContext>(*this);
   }
   absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() { return std::make_unique<FakePd>(); }

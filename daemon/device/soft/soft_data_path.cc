@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "daemon/base/check.h"
+#include "daemon/device/soft/qpn_allocator.h"
+#include "daemon/device/soft/transport_counters.h"
 #include "daemon/wire/ids.h"
 
 namespace rdmad::soft {
@@ -17,6 +19,7 @@ constexpr TimeNs kAskIntervalNs = 1000;  // while nothing arrives
 constexpr TimeNs kPathFullRetryNs =
     20'000;                         // a full socket buffer of some megabytes drains no faster
 constexpr uint32_t kHotTurns = 16;  // a busy port keeps quiet ones waiting this many turns at most
+constexpr int kStraysPerTurn = 128;
 
 }  // namespace
 
@@ -39,11 +42,24 @@ SoftDataPath::~SoftDataPath() {
   RD_CHECK(ports_.empty() && groups_.empty(), "every port was deactivated");
 }
 
+absl::Status SoftDataPath::JoinEngines(uint32_t engine, std::vector<StrayRing*> rings) {
+  RD_CHECK(own_ring_ == nullptr && engine < rings.size());
+  rings_ = std::move(rings);
+  own_ring_ = rings_[engine];
+  transport_.SetStrayPackets(this);
+  if (!Watch(own_ring_->poll_fd(), own_ring_)) {
+    return absl::ErrnoToStatus(errno, "soft_data_path: epoll_ctl");
+  }
+  return absl::OkStatus();
+}
+
 void SoftDataPath::AddPort(UdpPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
   ports_.push_back({port, true});
   any_hot_ = true;
-  Watch(port->fd(), port);
+  // If it fails (out of memory, too many watches) the port is still asked whenever another one is
+  // busy.
+  static_cast<void>(Watch(port->fd(), port));
   transport_.AddLocalAddress(port->local());
 }
 
@@ -59,7 +75,7 @@ void SoftDataPath::AddMulticastPort(MulticastPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
   groups_.push_back({port, true});
   any_hot_ = true;
-  Watch(port->fd(), port);
+  static_cast<void>(Watch(port->fd(), port));  // as above
 }
 
 void SoftDataPath::RemoveMulticastPort(MulticastPort* port) noexcept {
@@ -68,13 +84,11 @@ void SoftDataPath::RemoveMulticastPort(MulticastPort* port) noexcept {
   std::erase_if(groups_, [port](const GroupEntry& entry) { return entry.port == port; });
 }
 
-void SoftDataPath::Watch(int fd, void* port) noexcept {
+bool SoftDataPath::Watch(int fd, void* port) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = port;
-  // Without it (out of memory, too many watches) the port is still asked whenever another one is
-  // busy.
-  [[maybe_unused]] const int added = ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event);
+  return ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 void SoftDataPath::Unwatch(int fd) noexcept {
@@ -88,6 +102,12 @@ int SoftDataPath::DoWork(TimeNs now) noexcept {
   int work = 0;
   if (any_hot_ || now - last_asked_ >= kAskIntervalNs || now < last_asked_) work += ReceiveAll(now);
   mads_->Flush();
+  if (own_ring_ != nullptr) {
+    work += own_ring_->TakeUpTo(
+        kStraysPerTurn, [this](const Flow& flow, const wire::PacketView& packet) {
+          transport_.OnPacket(flow, packet, now_);
+        });
+  }
   return work + transport_.DoWork(now);
 }
 
@@ -158,6 +178,14 @@ void SoftDataPath::OnPacket(const Flow& flow, const wire::PacketView& packet) no
   transport_.OnPacket(flow, packet, now_);
 }
 
+bool SoftDataPath::OnStray(const Flow& flow, const wire::PacketView& packet) noexcept {
+  const uint32_t engine = packet.dest_qpn.value() % QpnAllocator::kEngines;
+  if (engine >= rings_.size() || rings_[engine] == own_ring_) return false;
+  TransportCounters& counters = transport_.counters();
+  Count(rings_[engine]->Push(flow, packet) ? counters.rx_handed_on : counters.drop_hand_on_full);
+  return true;
+}
+
 size_t SoftDataPath::Send(const Flow& flow, std::span<const TxPacket> packets) noexcept {
   UdpPort* port = FindPort(flow.local);
   // The address went away under the QP: lost, like anything sent on a dead link.
@@ -181,6 +209,7 @@ UdpPort* SoftDataPath::FindPort(const IpAddress& local) noexcept {
 TimeNs SoftDataPath::NextDeadline(TimeNs now) noexcept {
   const TimeNs deadline = transport_.NextDeadline(now);
   if (any_hot_) return now;
+  if (own_ring_ != nullptr && !own_ring_->PrepareSleep()) return now;
   // What is left over waits for the socket; trying at once would only spin.
   if (path_full_ && deadline <= now) return now + kPathFullRetryNs;
   return deadline;

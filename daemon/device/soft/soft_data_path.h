@@ -4,6 +4,7 @@
 //   socket -> UdpPort -> (QP 1? MadRing : Transport::OnPacket)          Transport::DoWork -> Send()
 //   -> UdpPort -> socket
 //   group's socket -> MulticastPort -> Transport::OnMulticast
+//   another engine's QP -> its StrayRing           our StrayRing -> Transport::OnPacket
 //
 // A turn receives a bounded number of messages from the ports that have some, then lets the
 // transport work. Which ports have some: those that had some last time are simply tried; for the
@@ -22,6 +23,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/thread_owner.h"
 #include "daemon/base/unique_fd.h"
@@ -30,6 +32,7 @@
 #include "daemon/device/soft/mad_ring.h"
 #include "daemon/device/soft/multicast_port.h"
 #include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/stray_ring.h"
 #include "daemon/device/soft/transport.h"
 #include "daemon/device/soft/udp_counters.h"
 #include "daemon/device/soft/udp_port.h"
@@ -37,7 +40,10 @@
 
 namespace rdmad::soft {
 
-class SoftDataPath final : public device::DataPath, private PacketTx, private PacketRx {
+class SoftDataPath final : public device::DataPath,
+                           private PacketTx,
+                           private PacketRx,
+                           private StrayPackets {
  public:
   // `mads` (for packets to QP 1) and `async` outlive the data path.
   // Errors: ResourceExhausted (no descriptor for the epoll instance).
@@ -45,6 +51,10 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
                                                               device::AsyncSink* async,
                                                               const TransportConfig& config = {});
   ~SoftDataPath() override;
+
+  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index, and
+  // outlive the path. Before it runs. Errors: ResourceExhausted (the kernel would not watch).
+  absl::Status JoinEngines(uint32_t engine, std::vector<StrayRing*> rings);
 
   int DoWork(TimeNs now) noexcept override;
   TimeNs NextDeadline(TimeNs now) noexcept override;
@@ -78,12 +88,14 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
   size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept override;
   // PacketRx, called by a port within Receive().
   void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override;
+  // StrayPackets, called by the transport.
+  bool OnStray(const Flow& flow, const wire::PacketView& packet) noexcept override;
 
   int ReceiveAll(TimeNs now) noexcept;
   template <typename Port>
   int ReceiveFrom(Entry<Port>& entry, PacketRx& up) noexcept;
   int ReceiveFromGroups() noexcept;
-  void Watch(int fd, void* port) noexcept;
+  [[nodiscard]] bool Watch(int fd, void* port) noexcept;
   void Unwatch(int fd) noexcept;
   void MarkReadyPorts() noexcept;
   [[nodiscard]] UdpPort* FindPort(const IpAddress& local) noexcept;
@@ -91,6 +103,9 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
   const UniqueFd epoll_fd_;
   const std::array<int, 1> poll_fds_;
   MadRing* const mads_;
+  // Empty, and null, while there is one engine.
+  std::vector<StrayRing*> rings_;
+  StrayRing* own_ring_ = nullptr;
   Transport transport_;
   UdpRxBuffers rx_buffers_;
   std::vector<PortEntry> ports_;
@@ -102,24 +117,6 @@ class SoftDataPath final : public device::DataPath, private PacketTx, private Pa
   uint32_t hot_turns_ = 0;  // turns since the quiet ports were last looked at
   bool path_full_ = false;  // a Send() of this turn took less than it was offered
   ThreadOwner owner_;
-};
-
-// A UDP port on its way into and out of a data path. Owner: SoftDevice. Thread: control creates and
-// destroys it.
-class SoftPort final : public device::EngineObject {
- public:
-  // The data path outlives it.
-  SoftPort(SoftDataPath& path, std::unique_ptr<UdpPort> udp) : path_(path), udp_(std::move(udp)) {}
-
-  void Activate(TimeNs) noexcept override { path_.AddPort(udp_.get()); }
-  void Deactivate(TimeNs) noexcept override { path_.RemovePort(udp_.get()); }
-
-  [[nodiscard]] UdpPort& udp() noexcept { return *udp_; }
-  [[nodiscard]] const UdpPort& udp() const noexcept { return *udp_; }
-
- private:
-  SoftDataPath& path_;
-  const std::unique_ptr<UdpPort> udp_;
 };
 
 }  // namespace rdmad::soft

@@ -14,6 +14,7 @@
 #include "daemon/device/soft/mr_table.h"
 #include "daemon/device/soft/multicast_groups.h"
 #include "daemon/device/soft/soft_ah.h"
+#include "daemon/device/soft/soft_context.h"
 #include "daemon/device/soft/soft_cq.h"
 #include "daemon/device/soft/soft_mr.h"
 #include "daemon/device/soft/soft_mw.h"
@@ -29,11 +30,12 @@ namespace rdmad::soft {
 
 // Counts are of objects that exist.
 struct SoftDevice::Shared {
-  explicit Shared(const std::string& netdev)
-      : groups(std::make_shared<MulticastGroups>(netdev)) {}
+  Shared(const std::string& netdev, size_t engines) {
+    for (size_t i = 0; i < engines; ++i) groups.push_back(std::make_shared<MulticastGroups>(netdev));
+  }
 
   GidTable gids;
-  const std::shared_ptr<MulticastGroups> groups;
+  std::vector<std::shared_ptr<MulticastGroups>> groups;  // each engine is a member by itself
   uint32_t pds = 0;
   uint32_t cqs = 0;
   uint32_t qps = 0;
@@ -80,46 +82,6 @@ class LeasedCq final : public SoftCq {
 
  private:
   const Lease lease_;
-};
-
-class SoftContext final : public device::Context {
- public:
-  SoftContext(SoftDevice& device, std::shared_ptr<void> use)
-      : device_(device), use_(std::move(use)) {}
-  void Activate(device::TimeNs) noexcept override {}
-  void Deactivate(device::TimeNs) noexcept override {}
-  absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return device_.AllocPd(); }
-  absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd& pd,
-                                                         const device::MrInit& init) override {
-    return device_.RegisterMr(pd, init);
-  }
-  absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t depth,
-                                                       device::CompletionSink* sink) override {
-    return device_.CreateCq(depth, sink);
-  }
-  absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd& pd,
-                                                         const device::SrqInit& init) override {
-    return device_.CreateSrq(pd, init);
-  }
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
-                                                       const device::QpInit& init) override {
-    return device_.CreateQp(pd, init);
-  }
-  absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd& pd,
-                                                       const device::AddressVector& av) override {
-    return device_.CreateAh(pd, av);
-  }
-  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd) override {
-    return device_.AllocMw(pd);
-  }
-  absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(
-      device::Qp& qp, const IpAddress& group) override {
-    return device_.AttachMulticast(qp, group);
-  }
-
- private:
-  SoftDevice& device_;
-  const std::shared_ptr<void> use_;
 };
 
 // A QP's number, its place in the count and among the device's QPs, and the GID index that it names.
@@ -170,7 +132,8 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.max_inline_bytes = kMaxInlineBytes;
   attr.max_cq = kMaxObjects;
   attr.max_cqe = shm::kMaxCqDepth;
-  attr.max_mr = context.path->transport().mrs().capacity() - 1;  // shared by the engine's devices
+  // Shared by the devices of an engine.
+  attr.max_mr = context.paths.front()->transport().mrs().capacity() - 1;
   attr.max_mr_bytes = kMaxMrBytes;
   attr.max_pd = kMaxObjects;
   attr.max_srq = kMaxObjects;
@@ -215,26 +178,27 @@ SoftDevice::SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& i
       info_(info),
       attr_(MakeAttr(context, info)),
       contexts_(std::make_shared<char>()),
-      shared_(std::make_shared<Shared>(info.link.netdev)) {
+      shared_(std::make_shared<Shared>(info.link.netdev, context.paths.size())) {
   RD_CHECK(info.node_guid != 0, "a zero GUID crashes CM libraries");
   AppendUdpCounters(UdpCounters(), &past_counters_);  // all of them at 0
 }
 
 SoftDevice::~SoftDevice() = default;
 
-absl::Status SoftDevice::AddPort(std::unique_ptr<UdpPort> udp) {
-  if (!shared_->gids.Add({udp->local(), ActiveMtu(info_.link)}).has_value()) {
+absl::Status SoftDevice::AddPort(std::unique_ptr<UdpPortGroup> udp) {
+  auto port = std::make_unique<SoftPort>(context_.paths, std::move(udp));
+  if (!shared_->gids.Add({port->local(), ActiveMtu(info_.link)}).has_value()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("device ", info_.name, " has no place for address ", udp->local().ToString(),
+        absl::StrCat("device ", info_.name, " has no place for address ", port->local().ToString(),
                      ": limit=", GidTable::kCapacity));
   }
-  ports_.push_back(std::make_unique<SoftPort>(*context_.path, std::move(udp)));
+  ports_.push_back(std::move(port));
   return absl::OkStatus();
 }
 
 SoftPort* SoftDevice::RemovePort(const IpAddress& address) {
   const auto found = std::find_if(ports_.begin(), ports_.end(), [&address](const auto& port) {
-    return port->udp().local() == address;
+    return port->local() == address;
   });
   if (found == ports_.end()) return nullptr;
   if (const auto index = shared_->gids.Find(address)) shared_->gids.Remove(*index);
@@ -247,7 +211,7 @@ void SoftDevice::ForgetPort(SoftPort* port) {
   const auto found = std::find_if(leaving_.begin(), leaving_.end(),
                                   [port](const auto& one) { return one.get() == port; });
   RD_CHECK(found != leaving_.end(), "the port was removed");
-  AddCounters(port->udp(), &past_counters_, &past_socket_drops_);
+  AddCounters(*port, &past_counters_, &past_socket_drops_);
   leaving_.erase(found);
 }
 
@@ -288,24 +252,28 @@ std::vector<device::CounterValue> SoftDevice::Counters() const {
   std::vector<device::CounterValue> sums = past_counters_;
   uint64_t socket_drops = past_socket_drops_;
   for (const auto* list : {&ports_, &leaving_}) {
-    for (const auto& port : *list) AddCounters(port->udp(), &sums, &socket_drops);
+    for (const auto& port : *list) AddCounters(*port, &sums, &socket_drops);
   }
-  AppendUdpCounters(shared_->groups->counters(), &sums);
-  socket_drops += shared_->groups->SocketDropCount();
+  for (const auto& groups : shared_->groups) {
+    AppendUdpCounters(groups->counters(), &sums);
+    socket_drops += groups->SocketDropCount();
+  }
   sums.push_back({"udp_rx_socket_full", "messages",
                   "dropped by the kernel: the socket's receive buffer was full", socket_drops});
   return sums;
 }
 
-void SoftDevice::AddCounters(const UdpPort& udp, std::vector<device::CounterValue>* sums,
+void SoftDevice::AddCounters(const SoftPort& port, std::vector<device::CounterValue>* sums,
                              uint64_t* socket_drops) const {
-  AppendUdpCounters(udp.counters(), sums);
-  *socket_drops += SocketDrops(udp.fd());
+  for (uint32_t engine = 0; engine < port.engines(); ++engine) {
+    AppendUdpCounters(port.udp(engine).counters(), sums);
+    *socket_drops += SocketDrops(port.udp(engine).fd());
+  }
 }
 
-absl::StatusOr<std::unique_ptr<device::Context>> SoftDevice::Open() {
+absl::StatusOr<std::unique_ptr<device::Context>> SoftDevice::Open(uint32_t engine) {
   RD_RETURN_IF_ERROR(CheckPresent("open"));
-  return std::make_unique<SoftContext>(*this, contexts_);
+  return std::make_unique<SoftContext>(*this, engine, contexts_);
 }
 
 absl::StatusOr<std::unique_ptr<device::Pd>> SoftDevice::AllocPd() {
@@ -315,17 +283,19 @@ absl::StatusOr<std::unique_ptr<device::Pd>> SoftDevice::AllocPd() {
 }
 
 absl::StatusOr<std::unique_ptr<device::Mr>> SoftDevice::RegisterMr(device::Pd& pd,
-                                                                   const device::MrInit& init) {
+                                                                   const device::MrInit& init,
+                                                                   uint32_t engine) {
   RD_RETURN_IF_ERROR(CheckPresent("reg_mr"));
   if (init.length_bytes > attr_.max_mr_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("reg_mr: length_bytes=", init.length_bytes,
                                                    " device_max=", attr_.max_mr_bytes));
   }
-  return SoftMr::Create(context_.path->transport(), static_cast<SoftPd&>(pd), init);
+  return SoftMr::Create(context_.paths[engine]->transport(), static_cast<SoftPd&>(pd), init);
 }
 
-absl::StatusOr<std::unique_ptr<device::Mw>> SoftDevice::AllocMw(device::Pd& pd) {
-  return SoftMw::Create(context_.path->transport(), static_cast<SoftPd&>(pd));
+absl::StatusOr<std::unique_ptr<device::Mw>> SoftDevice::AllocMw(device::Pd& pd,
+                                                                uint32_t engine) {
+  return SoftMw::Create(context_.paths[engine]->transport(), static_cast<SoftPd&>(pd));
 }
 
 absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,
@@ -340,11 +310,12 @@ absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,
 }
 
 absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
-                                                                 const device::QpInit& init) {
+                                                                 const device::QpInit& init,
+                                                                 uint32_t engine) {
   RD_RETURN_IF_ERROR(CheckPresent("create_qp"));
   RD_RETURN_IF_ERROR(CheckCount("create_qp", info_, shared_->qps, attr_.max_qp));
   RD_ASSIGN_OR_RETURN(const uint32_t qpn,
-                      context_.qpns->Allocate(context_.engine_index, context_.clock()));
+                      context_.qpns->Allocate(engine, context_.clock()));
   // The lease goes with the look-up, which lives in the QP and dies with it.
   const auto lease = std::make_shared<QpLease>(context_, qpn, shared_, &shared_->qps,
                                                &shared_->qpns, &shared_->gids);
@@ -356,15 +327,18 @@ absl::StatusOr<std::unique_ptr<device::Qp>> SoftDevice::CreateQp(device::Pd& pd,
   soft.source = [lease](uint32_t sgid_index, SourceAddress* out) {
     return lease->TakeGid(sgid_index, out);
   };
-  if (init.type == device::QpType::kUd) return UdQp::Create(context_.path->transport(), soft);
-  return SoftQp::Create(context_.path->transport(), soft);
+  Transport& transport = context_.paths[engine]->transport();
+  if (init.type == device::QpType::kUd) return UdQp::Create(transport, soft);
+  return SoftQp::Create(transport, soft);
 }
 
 absl::StatusOr<std::unique_ptr<device::Srq>> SoftDevice::CreateSrq(device::Pd& pd,
-                                                                   const device::SrqInit& init) {
+                                                                   const device::SrqInit& init,
+                                                                   uint32_t engine) {
   RD_RETURN_IF_ERROR(CheckPresent("create_srq"));
   RD_RETURN_IF_ERROR(CheckCount("create_srq", info_, shared_->srqs, attr_.max_srq));
-  return SoftSrq::Create(context_.path->transport().core().async, static_cast<SoftPd&>(pd), init,
+  return SoftSrq::Create(context_.paths[engine]->transport().core().async,
+                         static_cast<SoftPd&>(pd), init,
                          std::make_shared<const Lease>(shared_, &shared_->srqs));
 }
 
@@ -380,13 +354,14 @@ absl::StatusOr<std::unique_ptr<device::Ah>> SoftDevice::CreateAh(device::Pd& pd,
 }
 
 absl::StatusOr<std::unique_ptr<device::EngineObject>> SoftDevice::AttachMulticast(
-    device::Qp& qp, const IpAddress& group) {
+    device::Qp& qp, const IpAddress& group, uint32_t engine) {
   RD_RETURN_IF_ERROR(CheckPresent("attach_mcast"));
   if (ports_.empty()) {
     return absl::UnavailableError(
         absl::StrCat("attach_mcast: device ", info_.name, " has no address"));
   }
-  return shared_->groups->Attach(*context_.path, qp, group, ports_.front()->udp().port());
+  return shared_->groups[engine]->Attach(*context_.paths[engine], qp, group,
+                                         ports_.front()->udp().port());
 }
 
 }  // namespace rdmad::soft

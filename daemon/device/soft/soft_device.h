@@ -18,14 +18,15 @@
 #include "daemon/device/device.h"
 #include "daemon/device/soft/qpn_allocator.h"
 #include "daemon/device/soft/soft_data_path.h"
+#include "daemon/device/soft/soft_port.h"
+#include "daemon/device/soft/udp_port_group.h"
 
 namespace rdmad::soft {
 
-// What all soft devices on one engine share. The pointers outlive the devices and their objects.
+// What all soft devices share. The pointers outlive the devices and their objects.
 struct SoftDeviceContext {
-  SoftDataPath* path = nullptr;
+  std::vector<SoftDataPath*> paths;  // the engines', by their index; at most QpnAllocator::kEngines
   QpnAllocator* qpns = nullptr;
-  uint32_t engine_index = 0;              // below QpnAllocator::kEngines
   std::function<device::TimeNs()> clock;  // for the QP numbers' quarantine
 };
 
@@ -51,18 +52,18 @@ class SoftDevice final : public device::Device {
   SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& info);
   ~SoftDevice() override;
 
-  // Takes an opened port, whose address becomes the next GID. Before the engine activates it.
-  // Errors: ResourceExhausted (GID table full; says the limit).
-  absl::Status AddPort(std::unique_ptr<UdpPort> udp);
+  // Takes opened ports, one per engine, whose address becomes the next GID. Before the engines
+  // activate them. Errors: ResourceExhausted (GID table full; says the limit).
+  absl::Status AddPort(std::unique_ptr<UdpPortGroup> udp);
   // Takes a port out of ports(), and its address out of the GIDs: QPs that send from there are not
-  // heard any more. The device keeps it until the engine has deactivated it and ForgetPort() is
+  // heard any more. The device keeps it until the engines have deactivated it and ForgetPort() is
   // called. Null if no port has the address.
   SoftPort* RemovePort(const IpAddress& address);
   void ForgetPort(SoftPort* port);
   // From now on new connections have this MTU; QPs that exist keep theirs.
   void SetLink(const SoftLink& link);
   // The interface has gone. From now on nothing can be made on the device. Its ports are to be
-  // removed by RemovePort(), and its QPs, which stay, to be moved to error by the engine.
+  // removed by RemovePort(), and its QPs, which stay, to be moved to error by their engines.
   void SetRemoved() noexcept { removed_ = true; }
   [[nodiscard]] bool removed() const noexcept { return removed_; }
   // A context is open on it, or the engine has a port of it.
@@ -71,7 +72,7 @@ class SoftDevice final : public device::Device {
   }
   // Numbers of the QPs that exist.
   [[nodiscard]] std::vector<uint32_t> Qpns() const;
-  // For the engine to activate before first use, and to deactivate before destruction.
+  // For the engines to activate before first use, and to deactivate before destruction.
   [[nodiscard]] const std::vector<std::unique_ptr<SoftPort>>& ports() const noexcept {
     return ports_;
   }
@@ -82,31 +83,35 @@ class SoftDevice final : public device::Device {
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
   device::PortAttr QueryPort() const override;
   std::vector<device::GidEntry> Gids() const override;
-  // Of this device's UDP ports, those that have gone included. The transport's, which all soft devices of an engine share, are
-  // SoftDevices'.
+  // Of this device's UDP ports, those that have gone included. The transports', which all soft devices
+  // share, are SoftDevices'.
   std::vector<device::CounterValue> Counters() const override;
 
-  absl::StatusOr<std::unique_ptr<device::Context>> Open() override;
-  // What every context makes: soft objects are told apart by their PD alone.
+  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t engine) override;
+  // What every context makes, on its engine: soft objects are told apart by their PD alone.
   absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd();
   absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr(device::Pd& pd,
-                                                         const device::MrInit& init);
-  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd);
+                                                         const device::MrInit& init,
+                                                         uint32_t engine = 0);
+  absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd, uint32_t engine = 0);
   absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t depth,
                                                        device::CompletionSink* sink);
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd, const device::QpInit& init);
+  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd, const device::QpInit& init,
+                                                       uint32_t engine = 0);
   absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd& pd,
-                                                         const device::SrqInit& init);
+                                                         const device::SrqInit& init,
+                                                         uint32_t engine = 0);
   absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd& pd,
                                                        const device::AddressVector& av);
   absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp& qp,
-                                                                        const IpAddress& group);
+                                                                        const IpAddress& group,
+                                                                        uint32_t engine = 0);
 
  private:
   struct Shared;  // with the objects
 
   absl::Status CheckPresent(const char* what) const;
-  void AddCounters(const UdpPort& udp, std::vector<device::CounterValue>* sums,
+  void AddCounters(const SoftPort& port, std::vector<device::CounterValue>* sums,
                    uint64_t* socket_drops) const;
 
   const SoftDeviceContext context_;
@@ -116,7 +121,7 @@ class SoftDevice final : public device::Device {
   const std::shared_ptr<void> contexts_;  // each has a copy
   std::shared_ptr<Shared> shared_;
   std::vector<std::unique_ptr<SoftPort>> ports_;
-  std::vector<std::unique_ptr<SoftPort>> leaving_;  // until the engine has let go of them
+  std::vector<std::unique_ptr<SoftPort>> leaving_;  // until the engines have let go of them
   // Of ports that have gone.
   std::vector<device::CounterValue> past_counters_;
   uint64_t past_socket_drops_ = 0;

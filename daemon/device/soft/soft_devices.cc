@@ -9,10 +9,12 @@
 #include "daemon/base/status_macros.h"
 #include "daemon/device/soft/link_mtu.h"
 #include "daemon/device/soft/qp_table.h"
+#include "daemon/device/soft/qpn_allocator.h"
 #include "daemon/device/soft/soft_qp.h"
 #include "daemon/device/soft/transport_counters.h"
 #include "daemon/device/soft/transport_qp.h"
 #include "daemon/device/soft/ud_qp.h"
+#include "daemon/device/soft/udp_port_group.h"
 
 namespace rdmad::soft {
 namespace {
@@ -34,13 +36,13 @@ SoftLink LinkOf(const NetInterface& interface) {
 
 std::vector<IpAddress> AddressesOf(const SoftDevice& device) {
   std::vector<IpAddress> all;
-  for (const auto& port : device.ports()) all.push_back(port->udp().local());
+  for (const auto& port : device.ports()) all.push_back(port->local());
   return all;
 }
 
 }  // namespace
 
-// Moves the QPs of a device that has gone to error, on the engine. By number: a QP that its owner
+// Moves the QPs that a device that has gone has on one engine to error. By number: a QP that its owner
 // has given back meanwhile is not found any more.
 class SoftDevices::FlushQps final : public device::EngineObject {
  public:
@@ -150,10 +152,21 @@ void SoftDevices::RemoveDevice(Entry entry) {
   SoftDevice& device = *removed_.emplace_back(std::move(entry.device));
   if (hooks_.on_device_removed) hooks_.on_device_removed(device);
   device.SetRemoved();
-  const auto flush = std::make_shared<FlushQps>(context_.path->transport(), device.Qpns());
-  hooks_.activate(*flush, [flush] {});
+  FlushQpsOf(device);
   for (const IpAddress& address : AddressesOf(device)) RetirePort(device, address);
   if (observer_.on_removed) observer_.on_removed(device);
+}
+
+void SoftDevices::FlushQpsOf(const SoftDevice& device) {
+  std::vector<std::vector<uint32_t>> by_engine(context_.paths.size());
+  for (const uint32_t qpn : device.Qpns()) {
+    by_engine[qpn % QpnAllocator::kEngines].push_back(qpn);
+  }
+  for (uint32_t engine = 0; engine < by_engine.size(); ++engine) {
+    const auto flush = std::make_shared<FlushQps>(context_.paths[engine]->transport(),
+                                                  std::move(by_engine[engine]));
+    hooks_.activate(engine, *flush, [flush] {});
+  }
 }
 
 void SoftDevices::RemoveAddressesThatWent(const SoftSelection& selection) {
@@ -174,12 +187,16 @@ void SoftDevices::RetirePort(SoftDevice& device, const IpAddress& address) {
   SoftPort* const port = device.RemovePort(address);
   mads_->RemovePort(&port->udp());
   leaving_.push_back(address);
-  hooks_.deactivate(*port, [this, &device, port, address] {
-    device.ForgetPort(port);
-    leaving_.erase(std::find(leaving_.begin(), leaving_.end(), address));
-    // It may have come back while its old socket was in the way.
-    monitor_.LookIn(0);
-  });
+  const auto left = std::make_shared<uint32_t>(port->engines());
+  for (const device::EnginePart& part : port->parts()) {
+    hooks_.deactivate(part.engine, *part.object, [this, &device, port, address, left] {
+      if (--*left != 0) return;
+      device.ForgetPort(port);
+      leaving_.erase(std::find(leaving_.begin(), leaving_.end(), address));
+      // It may have come back while its old sockets were in the way.
+      monitor_.LookIn(0);
+    });
+  }
 }
 
 // The interface's state and MTU, and word of all that has changed.
@@ -238,8 +255,9 @@ void SoftDevices::AddAddresses(Entry& entry, const std::vector<IpAddress>& addre
 }
 
 void SoftDevices::AddAddress(SoftDevice& device, const IpAddress& address) {
-  if (Contains(leaving_, address)) return;  // the engine's answer leads here again
-  auto udp = UdpPort::Open(address, config_.udp_port, config_.socket);
+  if (Contains(leaving_, address)) return;  // the engines' answers lead here again
+  auto udp = UdpPortGroup::Open(address, config_.udp_port, config_.socket,
+                                static_cast<uint32_t>(context_.paths.size()));
   const absl::Status status = udp.ok() ? device.AddPort(*std::move(udp)) : udp.status();
   if (!status.ok()) {
     AddProblem(address.ToString(), absl::StrCat(std::string(status.message()),
@@ -249,7 +267,10 @@ void SoftDevices::AddAddress(SoftDevice& device, const IpAddress& address) {
   SoftPort& port = *device.ports().back();
   mads_->AddPort(&port.udp());
   changed_.push_back(address);
-  if (live_) hooks_.activate(port, [] {});
+  if (!live_) return;
+  for (const device::EnginePart& part : port.parts()) {
+    hooks_.activate(part.engine, *part.object, [] {});
+  }
 }
 
 void SoftDevices::AddProblem(const std::string& what, const std::string& why) {
@@ -280,16 +301,23 @@ std::vector<SoftDevice*> SoftDevices::devices() const {
   return all;
 }
 
-std::vector<device::EngineObject*> SoftDevices::ports() const {
-  std::vector<device::EngineObject*> all;
+std::vector<device::EnginePart> SoftDevices::ports() const {
+  std::vector<device::EnginePart> all;
   for (const Entry& entry : entries_) {
-    for (const auto& port : entry.device->ports()) all.push_back(port.get());
+    for (const auto& port : entry.device->ports()) {
+      const std::vector<device::EnginePart> parts = port->parts();
+      all.insert(all.end(), parts.begin(), parts.end());
+    }
   }
   return all;
 }
 
 std::vector<device::CounterValue> SoftDevices::SharedCounters() const {
-  std::vector<device::CounterValue> all = context_.path->transport().counters().Snapshot();
+  std::vector<device::CounterValue> all = context_.paths.front()->transport().counters().Snapshot();
+  for (size_t engine = 1; engine < context_.paths.size(); ++engine) {
+    const auto more = context_.paths[engine]->transport().counters().Snapshot();
+    for (size_t i = 0; i < all.size(); ++i) all[i].value += more[i].value;
+  }
   const std::vector<device::CounterValue> mads = mads_->Counters();
   all.insert(all.end(), mads.begin(), mads.end());
   return all;
@@ -298,7 +326,7 @@ std::vector<device::CounterValue> SoftDevices::SharedCounters() const {
 device::Device* SoftDevices::FindByAddress(const IpAddress& address) const {
   for (const Entry& entry : entries_) {
     for (const auto& port : entry.device->ports()) {
-      if (port->udp().local() == address) return entry.device.get();
+      if (port->local() == address) return entry.device.get();
     }
   }
   return nullptr;

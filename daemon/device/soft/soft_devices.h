@@ -8,14 +8,14 @@
 // Following the network has one way: the whole state is read, and what differs from the devices
 // there are is changed. So it does not matter what hints were lost or came twice.
 //   an address comes   its port is opened and activated, its GID listed
-//   an address goes    its GID goes, and its port once the engine has let go of it. QPs that send
+//   an address goes    its GID goes, and its port once every engine has let go of it. QPs that send
 //                      from there get no answer any more and run out of retries, as on an HCA
 //   link, MTU          the device's port; new connections get the new MTU
 //   an interface goes  the device is removed: its QPs are moved to error. If the interface comes
 //                      back, it is a new device
 // A device stays as long as its interface, also without addresses.
 //
-// Thread: control. Owner: the daemon. The data path, the MAD side and the allocator outlive it.
+// Thread: control. Owner: the daemon. The data paths, the MAD side and the allocator outlive it.
 #pragma once
 
 #include <cstdint>
@@ -49,11 +49,12 @@ struct SoftDevicesConfig {
 
 // Who the devices need and tell. The first three must be there.
 struct SoftDevicesHooks {
-  using OnEngine = std::function<void(device::EngineObject& object, std::function<void()> done)>;
+  using OnEngine = std::function<void(uint32_t engine, device::EngineObject& object,
+                                      std::function<void()> done)>;
 
   std::function<absl::StatusOr<std::vector<NetInterface>>()> read_interfaces = ReadInterfaces;
-  // Have the engine activate or deactivate an object, in the order of the calls, and call `done`
-  // with its answer.
+  // Have the engine of that index activate or deactivate an object, in the order of the calls, and
+  // call `done` with its answer.
   OnEngine activate;
   OnEngine deactivate;
   // For the connection manager: a device has gone, with all its addresses; an address has come, or
@@ -69,14 +70,14 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   // How long until an address is tried again that could not be used.
   static constexpr int64_t kRetryNs = 5'000'000'000;
 
-  // Reads the network and opens ports, which are live only once the engine has activated ports();
+  // Reads the network and opens ports, which are live only once the engines have activated ports();
   // later ones are activated by the hook. problems() tells what is missing, devices() may be empty.
   // Errors: the kernel's, without which nothing works (no netlink, no descriptors).
   static absl::StatusOr<std::unique_ptr<SoftDevices>> Create(const SoftDevicesConfig& config,
                                                              const SoftDeviceContext& context,
                                                              SoftMadIo* mads,
                                                              SoftDevicesHooks hooks);
-  // After the engine has deactivated all ports and objects, and answered.
+  // After the engines have deactivated all ports and objects, and answered.
   ~SoftDevices() override;
 
   // device::DeviceSource. Poll() is not to be called before ports() were activated.
@@ -95,10 +96,10 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   [[nodiscard]] const std::vector<SoftDeviceProblem>& problems() const noexcept {
     return problems_;
   }
-  // Every port of every device, for the engine to activate at the start and to deactivate at the
-  // end. Not those that it was asked to deactivate already.
-  [[nodiscard]] std::vector<device::EngineObject*> ports() const;
-  // What the devices share: transport and QP 1.
+  // Every port of every device, for the engines to activate at the start and to deactivate at the
+  // end. Not those that they were asked to deactivate already.
+  [[nodiscard]] std::vector<device::EnginePart> ports() const;
+  // What the devices share: the engines' transports, summed, and QP 1.
   [[nodiscard]] std::vector<device::CounterValue> SharedCounters() const;
 
   device::Device* FindByAddress(const IpAddress& address) const override;
@@ -129,6 +130,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   void AddAddresses(Entry& entry, const std::vector<IpAddress>& addresses);
   void AddAddress(SoftDevice& device, const IpAddress& address);
   void RetirePort(SoftDevice& device, const IpAddress& address);
+  void FlushQpsOf(const SoftDevice& device);
   void AddProblem(const std::string& what, const std::string& why);
   void Tell(SoftDevice& device, device::AsyncEventType event);
   [[nodiscard]] Entry* Find(const SoftDeviceKey& key);
@@ -146,7 +148,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   // Until they are not in_use() any more.
   std::vector<std::unique_ptr<SoftDevice>> removed_;
   std::vector<IpAddress> changed_;  // in this look
-  std::vector<IpAddress> leaving_;  // their sockets are open until the engine has answered
+  std::vector<IpAddress> leaving_;  // their sockets are open until every engine has answered
   std::vector<SoftDeviceProblem> problems_;
 };
 

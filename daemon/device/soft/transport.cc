@@ -21,14 +21,17 @@ Transport::Transport(PacketTx* tx, device::AsyncSink* async, const TransportConf
 Transport::~Transport() = default;
 
 void Transport::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept {
+  TransportQp* const qp = core_->qps.Find(packet.dest_qpn.value());
+  // Counted where its QP is.
+  if (qp == nullptr && core_->strays != nullptr && core_->strays->OnStray(flow, packet)) return;
   Count(core_->counters.rx_packets);
   Count(core_->counters.rx_payload_bytes, packet.payload.size());
-  TransportQp* const qp = core_->qps.Find(packet.dest_qpn.value());
-  if (qp == nullptr) {
-    Count(core_->counters.drop_unknown_qp);
-    return;
-  }
+  if (qp == nullptr) return Count(core_->counters.drop_unknown_qp);
   qp->OnPacket(flow, packet, now);
+}
+
+void Transport::SetStrayPackets(StrayPackets* strays) noexcept {
+  core_->strays = strays;
 }
 
 void Transport::OnMulticast(MulticastGroup& group, const Flow& flow,

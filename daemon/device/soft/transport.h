@@ -27,6 +27,14 @@ class QpTable;
 struct TransportCounters;
 struct TransportCore;
 
+// Takes packets for QPNs that a transport does not have. Thread: engine.
+class StrayPackets {
+ public:
+  virtual ~StrayPackets() = default;
+  // False: there is no such QP anywhere.
+  virtual bool OnStray(const Flow& flow, const wire::PacketView& packet) noexcept = 0;
+};
+
 class Transport {
  public:
   // `tx` and `async` outlive the transport.
@@ -36,6 +44,8 @@ class Transport {
   // A parsed packet with a good ICRC, for any QPN but 1. Unknown QPNs, wrong addresses and states
   // are counted and dropped.
   void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept;
+  // Who is asked about unknown QPNs first; outlives the transport. Before it runs.
+  void SetStrayPackets(StrayPackets* strays) noexcept;
   // A packet to a group that QPs of this transport are in; `flow.local` is the group's address.
   void OnMulticast(MulticastGroup& group, const Flow& flow, const wire::PacketView& packet,
                    TimeNs now) noexcept;

@@ -20,6 +20,8 @@
 
 namespace rdmad::soft {
 
+class StrayPackets;
+
 struct TransportCore {
   TransportCore(PacketTx* packet_tx, device::AsyncSink* async_sink,
                 const TransportConfig& transport_config)
@@ -33,6 +35,7 @@ struct TransportCore {
   }
 
   PacketTx* const tx;
+  StrayPackets* strays = nullptr;  // of other engines; null: there are none
   device::AsyncSink* const async;
   const TransportConfig config;
   MrTable mrs;

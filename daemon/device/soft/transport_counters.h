@@ -19,6 +19,7 @@ namespace rdmad::soft {
   X(rx_packets, "packets", "packets that reached the transport")                                   \
   X(rx_payload_bytes, "bytes", "payload bytes that reached the transport")                         \
   X(rx_multicast_packets, "packets", "packets to multicast groups that queue pairs are in")        \
+  X(rx_handed_on, "packets", "packets that came in at another engine than their queue pair's")     \
   X(tx_acks, "packets", "acknowledgements sent")                                                   \
   X(rx_acks, "packets", "acknowledgements received")                                               \
   X(tx_nak_sequence, "packets", "NAKs sent because a packet was missing")                          \
@@ -46,6 +47,8 @@ namespace rdmad::soft {
   X(completion_errors, "completions",                                                              \
     "work completions reported with an error, flushes not counted")                                \
   X(qp_errors, "events", "queue pairs that the transport moved to the error state")                \
+  X(drop_hand_on_full, "packets",                                                                  \
+    "dropped: came in at another engine, and the queue pair's did not keep up")                    \
   X(drop_unknown_qp, "packets", "dropped: no such queue pair")                                     \
   X(drop_wrong_address, "packets",                                                                 \
     "dropped: not from the peer of the queue pair, or not to its address")                         \

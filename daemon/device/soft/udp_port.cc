@@ -12,7 +12,7 @@ namespace rdmad::soft {
 absl::StatusOr<std::unique_ptr<UdpPort>> UdpPort::Open(const IpAddress& local, uint16_t port,
                                                        const UdpSocketOptions& options) {
   RD_ASSIGN_OR_RETURN(UniqueFd fd, OpenUdpSocket(local, port, options));
-  return std::unique_ptr<UdpPort>(new UdpPort(std::move(fd), local, port));
+  return std::make_unique<UdpPort>(std::move(fd), local, port);
 }
 
 UdpPort::UdpPort(UniqueFd fd, const IpAddress& local, uint16_t port) noexcept

@@ -1,4 +1,4 @@
-// One local address's UDP port 4791: the socket, its sending half and its receiving half, and what
+// One engine's UDP port 4791 of one local address: the socket, its sending half and its receiving half, and what
 // they count.
 //
 // Two threads use the one socket. The engine sends and receives packets; control sends the CM's
@@ -22,13 +22,15 @@
 
 namespace rdmad::soft {
 
-// Thread: see each method. Owner: SoftPort.
+// Thread: see each method. Owner: UdpPortGroup.
 class UdpPort {
  public:
   // Thread: control. Errors: those of OpenUdpSocket().
   static absl::StatusOr<std::unique_ptr<UdpPort>> Open(const IpAddress& local,
                                                        uint16_t port = wire::kRoceUdpPort,
                                                        const UdpSocketOptions& options = {});
+  // On a socket of OpenUdpSocket()'s kind that is bound already.
+  UdpPort(UniqueFd fd, const IpAddress& local, uint16_t port) noexcept;
 
   // Thread: engine. See PacketTx::Send(); `flow.local` must be local().
   [[nodiscard]] size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept {
@@ -52,8 +54,6 @@ class UdpPort {
   [[nodiscard]] UdpTx& tx() noexcept { return tx_; }
 
  private:
-  UdpPort(UniqueFd fd, const IpAddress& local, uint16_t port) noexcept;
-
   const UniqueFd fd_;
   const IpAddress local_;
   const uint16_t port_;

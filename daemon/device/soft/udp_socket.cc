@@ -138,17 +138,22 @@ absl::StatusOr<UniqueFd> MakeUdpSocket(bool is_v4, const std::string& where,
   return fd;
 }
 
+absl::Status BindUdpSocket(int fd, const IpAddress& local, uint16_t port) {
+  sockaddr_storage address;
+  const socklen_t bytes = SocketAddress{local, port}.ToSockaddr(&address);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
+    return BindError(errno, local, port);
+  }
+  // For IPv4 the source address, to which the socket is bound, decides by itself.
+  if (local.is_v6()) SetInt(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, InterfaceOf(local));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UniqueFd> OpenUdpSocket(const IpAddress& local, uint16_t port,
                                        const UdpSocketOptions& options) {
   RD_ASSIGN_OR_RETURN(UniqueFd fd, MakeUdpSocket(local.is_v4(),
                                                  SocketAddress{local, port}.ToString(), options));
-  sockaddr_storage address;
-  const socklen_t bytes = SocketAddress{local, port}.ToSockaddr(&address);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
-    return BindError(errno, local, port);
-  }
-  // For IPv4 the source address, to which the socket is bound, decides by itself.
-  if (local.is_v6()) SetInt(fd.get(), IPPROTO_IPV6, IPV6_MULTICAST_IF, InterfaceOf(local));
+  RD_RETURN_IF_ERROR(BindUdpSocket(fd.get(), local, port));
   return fd;
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/ip_address.h"
 #include "daemon/base/unique_fd.h"
@@ -28,6 +29,9 @@ inline constexpr int kDefaultHopLimit = 64;
 struct UdpSocketOptions {
   uint32_t receive_buffer_bytes = 16u << 20;
   uint32_t send_buffer_bytes = 4u << 20;
+  // Where several sockets share an address, a packet goes to its engine's. Off only in tests: the
+  // kernel then takes whichever it likes.
+  bool steer = true;
 };
 
 // Opens and binds. Thread: any.
@@ -38,9 +42,10 @@ struct UdpSocketOptions {
 absl::StatusOr<UniqueFd> OpenUdpSocket(const IpAddress& local, uint16_t port,
                                        const UdpSocketOptions& options);
 
-// The same, not bound yet. `where` is for messages. Errors: Unavailable.
+// The two steps of it. `where` is for messages. Errors: Unavailable; those of OpenUdpSocket().
 absl::StatusOr<UniqueFd> MakeUdpSocket(bool is_v4, const std::string& where,
                                        const UdpSocketOptions& options);
+absl::Status BindUdpSocket(int fd, const IpAddress& local, uint16_t port);
 
 // Datagrams that the kernel dropped because this socket's receive buffer was full (or their
 // checksum was wrong). 0 if it does not say. Thread: any.

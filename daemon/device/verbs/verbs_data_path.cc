@@ -41,14 +41,15 @@ void Unwatch(int epoll_fd, int fd) noexcept {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<VerbsDataPath>> VerbsDataPath::Create(device::AsyncSink* sink) {
+absl::StatusOr<std::unique_ptr<VerbsDataPath>> VerbsDataPath::Create(device::AsyncSink* sink,
+                                                                     uint32_t engine) {
   UniqueFd epoll_fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_fd.valid()) return absl::ErrnoToStatus(errno, "verbs: epoll_create1");
-  return std::unique_ptr<VerbsDataPath>(new VerbsDataPath(sink, std::move(epoll_fd)));
+  return std::unique_ptr<VerbsDataPath>(new VerbsDataPath(sink, engine, std::move(epoll_fd)));
 }
 
-VerbsDataPath::VerbsDataPath(device::AsyncSink* sink, UniqueFd epoll_fd)
-    : sink_(*sink), epoll_fd_(std::move(epoll_fd)), epoll_number_(epoll_fd_.get()) {}
+VerbsDataPath::VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd)
+    : sink_(*sink), engine_(engine), epoll_fd_(std::move(epoll_fd)), epoll_number_(epoll_fd_.get()) {}
 
 VerbsDataPath::~VerbsDataPath() {
   RD_CHECK(contexts_.empty(), "contexts leave before their data path");

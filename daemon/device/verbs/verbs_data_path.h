@@ -38,9 +38,10 @@ class VerbsDataPath final : public device::DataPath {
  public:
   static constexpr uint32_t kMaxBatch = 32;
 
-  // `sink` hears of asynchronous events of QPs and SRQs; it outlives the path. Errors: the
-  // kernel's.
-  static absl::StatusOr<std::unique_ptr<VerbsDataPath>> Create(device::AsyncSink* sink);
+  // `sink` hears of asynchronous events of QPs and SRQs; it outlives the path. `engine` is the index
+  // of whose path it is. Errors: the kernel's.
+  static absl::StatusOr<std::unique_ptr<VerbsDataPath>> Create(device::AsyncSink* sink,
+                                                               uint32_t engine = 0);
   ~VerbsDataPath() override;
 
   int DoWork(device::TimeNs now) noexcept override;
@@ -74,9 +75,10 @@ class VerbsDataPath final : public device::DataPath {
   void FlushSends() noexcept;
 
   device::AsyncSink& sink() noexcept { return sink_; }
+  uint32_t engine() const noexcept { return engine_; }  // any thread
 
  private:
-  VerbsDataPath(device::AsyncSink* sink, UniqueFd epoll_fd);
+  VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd);
 
   int PollHot(device::TimeNs now) noexcept;
   int PollCq(VerbsCq& cq, device::TimeNs now) noexcept;
@@ -89,6 +91,7 @@ class VerbsDataPath final : public device::DataPath {
   void OnAsyncEvent(const ibv_async_event& event, const OpenContext& context) noexcept;
 
   device::AsyncSink& sink_;
+  const uint32_t engine_;
   const UniqueFd epoll_fd_;
   const int epoll_number_;
   std::vector<OpenContext*> contexts_;

@@ -60,8 +60,8 @@ device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port) 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(ibv_device* device, uint8_t number,
-                                                               VerbsDataPath* path) {
+absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(
+    ibv_device* device, uint8_t number, std::vector<VerbsDataPath*> paths) {
   const std::string name = PortName(ibv_get_device_name(device), number);
   ibv_context* const hw = ibv_open_device(device);
   if (hw == nullptr) return VerbsError("open_device", name, errno);
@@ -75,16 +75,16 @@ absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(ibv_device* devic
     return VerbsError("query_device", name, error);
   }
   std::unique_ptr<VerbsDevice> opened(
-      new VerbsDevice(device, hw, number, AttrOf(attr, port), path));
+      new VerbsDevice(device, hw, number, AttrOf(attr, port), std::move(paths)));
   opened->Refresh();
   return opened;
 }
 
 VerbsDevice::VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port,
-                         const device::DeviceAttr& attr, VerbsDataPath* path)
+                         const device::DeviceAttr& attr, std::vector<VerbsDataPath*> paths)
     : device_(device),
       hw_(hw),
-      path_(path),
+      paths_(std::move(paths)),
       number_(port),
       ibv_name_(ibv_get_device_name(device)),
       name_(PortName(ibv_name_, port)),
@@ -148,12 +148,12 @@ std::vector<device::CounterValue> VerbsDevice::Counters() const {
                         : std::vector<device::CounterValue>();
 }
 
-absl::StatusOr<std::unique_ptr<device::Context>> VerbsDevice::Open() {
+absl::StatusOr<std::unique_ptr<device::Context>> VerbsDevice::Open(uint32_t engine) {
   if (hw_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("open_device: device ", name_, " was removed"));
   }
   RD_ASSIGN_OR_RETURN(std::shared_ptr<OpenContext> open,
-                      OpenContext::Open(device_, number_, attr_, path_));
+                      OpenContext::Open(device_, number_, attr_, paths_[engine]));
   std::erase_if(opened_, [](const auto& context) { return context.expired(); });
   opened_.push_back(open);
   return std::make_unique<VerbsContext>(std::move(open));

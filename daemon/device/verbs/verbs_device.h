@@ -22,10 +22,10 @@ namespace rdmad::verbs {
 
 class VerbsDevice final : public device::Device {
  public:
-  // `path` outlives the device. Errors: Unavailable and others that say why the device cannot be
-  // served.
+  // `paths` are the engines', by their index, and outlive the device. Errors: Unavailable and others
+  // that say why the device cannot be served.
   static absl::StatusOr<std::unique_ptr<VerbsDevice>> Open(ibv_device* device, uint8_t port,
-                                                           VerbsDataPath* path);
+                                                           std::vector<VerbsDataPath*> paths);
   ~VerbsDevice() override;
 
   const std::string& name() const noexcept override { return name_; }
@@ -39,7 +39,7 @@ class VerbsDevice final : public device::Device {
   std::vector<device::GidEntry> Gids() const override { return gids_; }
   // The hardware's, from sysfs.
   std::vector<device::CounterValue> Counters() const override;
-  absl::StatusOr<std::unique_ptr<device::Context>> Open() override;
+  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t engine) override;
 
   // Reads port and GIDs again.
   void Refresh();
@@ -55,12 +55,12 @@ class VerbsDevice final : public device::Device {
   [[nodiscard]] bool removed() const noexcept { return hw_ == nullptr; }
 
  private:
-  VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port,
-              const device::DeviceAttr& attr, VerbsDataPath* path);
+  VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port, const device::DeviceAttr& attr,
+              std::vector<VerbsDataPath*> paths);
 
   ibv_device* const device_;  // valid while hw_ is
   ibv_context* hw_;
-  VerbsDataPath* const path_;
+  const std::vector<VerbsDataPath*> paths_;
   const uint8_t number_;
   const std::string ibv_name_;
   const std::string name_;

@@ -77,20 +77,17 @@ bool HostHasDevices() {
 // One context's removal, seen from the engine: kills it, then control closes it.
 class VerbsDevices::Removal final : public device::EngineObject {
  public:
-  Removal(VerbsDataPath* path, std::shared_ptr<OpenContext> context)
-      : path_(*path), context_(std::move(context)) {}
-  void Activate(device::TimeNs now) noexcept override { path_.Kill(*context_, now); }
+  explicit Removal(std::shared_ptr<OpenContext> context) : context_(std::move(context)) {}
+  void Activate(device::TimeNs now) noexcept override { context_->path().Kill(*context_, now); }
   void Deactivate(device::TimeNs) noexcept override {}
   [[nodiscard]] const std::shared_ptr<OpenContext>& context() const noexcept { return context_; }
 
  private:
-  VerbsDataPath& path_;
   const std::shared_ptr<OpenContext> context_;
 };
 
-absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesConfig config,
-                                                                   VerbsDataPath* path,
-                                                                   RunOnEngine run_on_engine) {
+absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(
+    VerbsDevicesConfig config, std::vector<VerbsDataPath*> paths, RunOnEngine run_on_engine) {
   ForbidScatterToCqe();
   // Objects of a device that is gone can be destroyed without an error.
   ::setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
@@ -101,8 +98,8 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesC
   }
   RD_ASSIGN_OR_RETURN(UeventMonitor uevents, UeventMonitor::Open());
   std::unique_ptr<VerbsDevices> devices(
-      new VerbsDevices(std::move(config), path, std::move(run_on_engine), std::move(epoll_fd),
-                       std::move(idle_fd), std::move(uevents)));
+      new VerbsDevices(std::move(config), std::move(paths), std::move(run_on_engine),
+                       std::move(epoll_fd), std::move(idle_fd), std::move(uevents)));
   for (const int fd : {devices->uevents_.fd(), devices->idle_fd_.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -125,11 +122,11 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(VerbsDevicesC
   return devices;
 }
 
-VerbsDevices::VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path,
+VerbsDevices::VerbsDevices(VerbsDevicesConfig config, std::vector<VerbsDataPath*> paths,
                            RunOnEngine run_on_engine, UniqueFd epoll_fd, UniqueFd idle_fd,
                            UeventMonitor uevents)
     : config_(std::move(config)),
-      path_(path),
+      paths_(std::move(paths)),
       run_on_engine_(std::move(run_on_engine)),
       epoll_fd_(std::move(epoll_fd)),
       idle_fd_(std::move(idle_fd)),
@@ -261,7 +258,7 @@ void VerbsDevices::AddPort(ibv_device* device, uint8_t port) {
     problems_.push_back({name, why});
     return;
   }
-  absl::StatusOr<std::unique_ptr<VerbsDevice>> opened = VerbsDevice::Open(device, port, path_);
+  absl::StatusOr<std::unique_ptr<VerbsDevice>> opened = VerbsDevice::Open(device, port, paths_);
   if (!opened.ok()) {
     problems_.push_back({name, std::string(opened.status().message())});
     return;
@@ -281,8 +278,9 @@ void VerbsDevices::Remove(VerbsDevice& device) {
   if (manager_ != nullptr) manager_->OnDeviceRemoved(device.ibv_name());
   device.SetRemoved();  // and with its descriptor the watch
   for (const std::shared_ptr<OpenContext>& context : contexts) {
-    const auto removal = std::make_shared<Removal>(path_, context);
-    run_on_engine_(*removal, [this, removal] { Close(removal->context()); });
+    const auto removal = std::make_shared<Removal>(context);
+    run_on_engine_(context->path().engine(), *removal,
+                   [this, removal] { Close(removal->context()); });
   }
   if (observer_.on_removed) observer_.on_removed(device);
 }

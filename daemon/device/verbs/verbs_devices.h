@@ -6,7 +6,7 @@
 // everything the kernel has of ours is closed, which it may be waiting for: as soon as no other
 // thread is in a call to it. A device that comes back, under whatever name, is a new device.
 //
-// Thread: control. Owner: main. The data path outlives it.
+// Thread: control. Owner: main. The data paths outlive it.
 #pragma once
 
 #include <cstdint>
@@ -46,13 +46,16 @@ struct VerbsDeviceProblem {
 
 class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
  public:
-  // Has the engine activate `object` and calls `done` with its answer. The object lives until then.
-  using RunOnEngine = std::function<void(device::EngineObject& object, std::function<void()> done)>;
+  // Has the engine of that index activate `object` and calls `done` with its answer. The object lives
+  // until then.
+  using RunOnEngine = std::function<void(uint32_t engine, device::EngineObject& object,
+                                         std::function<void()> done)>;
 
   // Looks at once; no device at all is no error. To be called before other threads are started.
+  // `paths` are the engines', by their index.
   // Errors: the kernel's (no descriptors).
   static absl::StatusOr<std::unique_ptr<VerbsDevices>> Create(VerbsDevicesConfig config,
-                                                              VerbsDataPath* path,
+                                                              std::vector<VerbsDataPath*> paths,
                                                               RunOnEngine run_on_engine);
   ~VerbsDevices() override;
 
@@ -78,8 +81,9 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
  private:
   class Removal;
 
-  VerbsDevices(VerbsDevicesConfig config, VerbsDataPath* path, RunOnEngine run_on_engine,
-               UniqueFd epoll_fd, UniqueFd idle_fd, UeventMonitor uevents);
+  VerbsDevices(VerbsDevicesConfig config, std::vector<VerbsDataPath*> paths,
+               RunOnEngine run_on_engine, UniqueFd epoll_fd, UniqueFd idle_fd,
+               UeventMonitor uevents);
 
   bool Wanted(std::string_view ibv_name, uint8_t port) const;
   // Adds what is new in the kernel's list and removes what is no longer there.
@@ -91,7 +95,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   void Close(std::shared_ptr<OpenContext> context);
 
   const VerbsDevicesConfig config_;
-  VerbsDataPath* const path_;
+  const std::vector<VerbsDataPath*> paths_;
   const RunOnEngine run_on_engine_;
   const UniqueFd epoll_fd_;
   const UniqueFd idle_fd_;  // of those in closing_, one may be closed now

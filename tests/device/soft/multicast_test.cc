@@ -226,5 +226,26 @@ TEST(UdLoopback, DatagramsToAnotherDaemonAndWithinOne) {
   EXPECT_EQ(one.SharedCounter("local_messages"), 1u);
 }
 
+TEST_P(MulticastTest, MembersOnEveryEngineGetOneCopyEach) {
+  left_.reset();
+  left_.emplace(std::vector<std::string>{"192.0.2.1", "fd00:4791::1"}, TestPort(),
+                testing::SoftHostOptions{.engines = 2});
+  UdEnd a(*left_, testing::kUdQkey, 0);
+  UdEnd b(*left_, testing::kUdQkey, 1);
+  UdEnd c(*left_, testing::kUdQkey, 1);
+  for (UdEnd* end : {&a, &b, &c}) ASSERT_TRUE(end->Join(GetParam().group).ok());
+  ASSERT_EQ(b.SendToGroup(GetParam().group, "all", GetParam().sgid_index), PostResult::kOk);
+  ASSERT_TRUE(TurnUntil({&*left_}, [&] {
+    return !a.receives.all.empty() && !b.receives.all.empty() && !c.receives.all.empty();
+  }));
+  Settle({&*left_});
+  for (UdEnd* end : {&a, &b, &c}) EXPECT_EQ(end->receives.all.size(), 1u);
+  // Nobody is left on the first engine; the second's still hear.
+  a.Leave();
+  ASSERT_EQ(b.SendToGroup(GetParam().group, "some", GetParam().sgid_index), PostResult::kOk);
+  ASSERT_TRUE(TurnUntil({&*left_}, [&] { return c.receives.all.size() == 2; }));
+  EXPECT_EQ(a.receives.all.size(), 1u);
+}
+
 }  // namespace
 }  // namespace rdmad::soft

@@ -256,7 +256,7 @@ TEST_F(SoftDataPathTest, ReceivesOnEveryPortWhileOneIsBusy) {
 TEST_F(SoftDataPathTest, RemovedPortIsNeverAskedAgain) {
   SoftHost host({"127.0.0.2", "127.0.0.4"}, TestPort());
   SoftHost peer({"127.0.0.3"}, TestPort());
-  device::EngineObject* port = host.devices->ports()[1];
+  device::EngineObject* port = host.devices->ports()[1].object;
   port->Deactivate(testing::MonotonicNow());
   peer.mads->SendMad({IpAddress::FromV4(127, 0, 0, 3), IpAddress::FromV4(127, 0, 0, 4)}, SomeMad());
   for (int i = 0; i < 100; ++i) host.Turn();

@@ -44,24 +44,29 @@ class SoftDevicesLiveTest : public ::testing::Test, private device::AsyncSink {
   ~SoftDevicesLiveTest() override {
     if (devices_ == nullptr) return;
     RunEngine();
-    for (device::EngineObject* port : devices_->ports()) port->Deactivate(0);
+    for (const auto& [engine, port] : devices_->ports()) port->Deactivate(0);
     devices_.reset();
   }
 
-  void Start(std::vector<NetInterface> network, std::vector<std::string> only = {}) {
+  void Start(std::vector<NetInterface> network, std::vector<std::string> only = {},
+             uint32_t engines = 1) {
     network_ = std::move(network);
     mads_ = SoftMadIo::Create().value();
-    path_ = SoftDataPath::Create(mads_->AddRing(), this).value();
+    SoftDeviceContext context{{}, &qpns_, testing::MonotonicNow};
+    for (uint32_t engine = 0; engine < engines; ++engine) {
+      paths_.push_back(SoftDataPath::Create(mads_->AddRing(), this).value());
+      context.paths.push_back(paths_.back().get());
+    }
     SoftDevicesConfig config;
     config.only = std::move(only);
     config.udp_port = TestPort();
     SoftDevicesHooks hooks;
     hooks.read_interfaces = [this] { return network_; };
-    hooks.activate = [this](device::EngineObject& object, std::function<void()> done) {
+    hooks.activate = [this](uint32_t, device::EngineObject& object, std::function<void()> done) {
       commands_.push_back([&object] { object.Activate(1); });
       answers_.push_back(std::move(done));
     };
-    hooks.deactivate = [this](device::EngineObject& object, std::function<void()> done) {
+    hooks.deactivate = [this](uint32_t, device::EngineObject& object, std::function<void()> done) {
       commands_.push_back([&object] { object.Deactivate(1); });
       answers_.push_back(std::move(done));
     };
@@ -71,10 +76,8 @@ class SoftDevicesLiveTest : public ::testing::Test, private device::AsyncSink {
     };
     hooks.on_device_removed = [this](SoftDevice& device) { Note("cm -" + device.name()); };
     hooks.on_problem = [this](const SoftDeviceProblem& problem) { Note("? " + problem.what); };
-    devices_ = SoftDevices::Create(config, {path_.get(), &qpns_, 0, testing::MonotonicNow},
-                                   mads_.get(), hooks)
-                   .value();
-    for (device::EngineObject* port : devices_->ports()) port->Activate(0);
+    devices_ = SoftDevices::Create(config, context, mads_.get(), hooks).value();
+    for (const auto& [engine, port] : devices_->ports()) port->Activate(0);
     devices_->SetObserver({
         [this](device::Device& device) { Note("+" + device.name()); },
         [this](device::Device& device) { Note("-" + device.name()); },
@@ -87,9 +90,9 @@ class SoftDevicesLiveTest : public ::testing::Test, private device::AsyncSink {
     });
   }
 
-  // What the engine was asked to do.
-  void RunEngine() {
-    while (!commands_.empty()) {
+  // What the engines were asked to do, or the first `count` things of that.
+  void RunEngine(size_t count = SIZE_MAX) {
+    for (; count > 0 && !commands_.empty(); --count) {
       commands_.front()();
       commands_.pop_front();
       const std::function<void()> answer = std::move(answers_.front());
@@ -126,7 +129,7 @@ class SoftDevicesLiveTest : public ::testing::Test, private device::AsyncSink {
 
   std::vector<NetInterface> network_;
   std::unique_ptr<SoftMadIo> mads_;
-  std::unique_ptr<SoftDataPath> path_;
+  std::vector<std::unique_ptr<SoftDataPath>> paths_;
   QpnAllocator qpns_{1};
   std::unique_ptr<SoftDevices> devices_;
   std::deque<std::function<void()>> commands_;
@@ -234,7 +237,7 @@ TEST_F(SoftDevicesLiveTest, AnInterfaceThatGoesTakesItsDevice) {
   EXPECT_TRUE(gone.removed());
   EXPECT_FALSE(gone.QueryPort().active);
   EXPECT_TRUE(gone.Gids().empty());
-  EXPECT_EQ(gone.Open().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(gone.Open(0).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(gone.AllocPd().status().code(), absl::StatusCode::kUnavailable);
   ASSERT_EQ(devices_->devices().size(), 1u);
   EXPECT_EQ(device().name(), "soft1");
@@ -249,7 +252,7 @@ TEST_F(SoftDevicesLiveTest, AnInterfaceThatGoesTakesItsDevice) {
 TEST_F(SoftDevicesLiveTest, ADeviceThatWentIsFreedWhenNobodyHasItOpen) {
   const std::vector<NetInterface> network = {Interface(1, "eth0", {1})};
   Start(network);
-  auto context = device().Open().value();
+  auto context = device().Open(0).value();
   for (int i = 0; i < 20; ++i) {
     network_.clear();
     EXPECT_EQ(Look(), "cm -soft0, -soft0");
@@ -289,6 +292,46 @@ TEST_F(SoftDevicesLiveTest, QpsOfADeviceThatGoesAreFlushed) {
   ASSERT_EQ(sink.all.size(), 1u);
   EXPECT_EQ(sink.all[0].status, device::WcStatus::kWrFlushErr);
   qp->Deactivate(1);
+}
+
+TEST_F(SoftDevicesLiveTest, AnAddressIsFreeWhenTheLastEngineHasLetGo) {
+  Start({Interface(2, "eth0", {1, 2})}, {}, 3);
+  ASSERT_EQ(devices_->ports().size(), 6u);
+  network_ = {Interface(2, "eth0", {1})};
+  EXPECT_EQ(Look(), "cm -2, soft0 gids");
+  RunEngine(2);
+  EXPECT_FALSE(UdpPort::Open(Address(2), TestPort()).ok());
+  RunEngine(1);
+  EXPECT_TRUE(commands_.empty());
+  EXPECT_TRUE(UdpPort::Open(Address(2), TestPort()).ok());
+}
+
+TEST_F(SoftDevicesLiveTest, EachEngineFlushesItsQpsOfADeviceThatGoes) {
+  Start({Interface(2, "eth0", {1})}, {}, 2);
+  testing::WcRecorder sink;
+  auto pd = device().AllocPd().value();
+  auto cq = device().CreateCq(16, &sink).value();
+  device::QpInit init;
+  init.send_cq = init.recv_cq = cq.get();
+  init.cap = {4, 4, 1, 1, 0};
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrAccessFlags | device::kQpAttrPkeyIndex |
+              device::kQpAttrPort;
+  attr.state = device::QpState::kInit;
+  std::vector<std::unique_ptr<device::Qp>> qps;
+  for (const uint32_t engine : {0u, 1u}) {
+    qps.push_back(device().CreateQp(*pd, init, engine).value());
+    qps.back()->Activate(1);
+    ASSERT_EQ(qps.back()->Modify(attr, 1), device::QpResult::kOk);
+  }
+  network_.clear();
+  Look();
+  RunEngine(1);
+  EXPECT_EQ(qps[0]->Query().state, device::QpState::kErr);
+  EXPECT_EQ(qps[1]->Query().state, device::QpState::kInit);
+  RunEngine();
+  EXPECT_EQ(qps[1]->Query().state, device::QpState::kErr);
+  for (const auto& qp : qps) qp->Deactivate(1);
 }
 
 TEST_F(SoftDevicesLiveTest, ATakenPortIsTriedAgain) {
@@ -346,7 +389,7 @@ TEST_F(SoftDevicesLiveTest, AnUnreadableNetworkChangesNothing) {
   };
   SoftDevicesConfig config;
   config.udp_port = TestPort();
-  const SoftDeviceContext context{path_.get(), &qpns_, 0, testing::MonotonicNow};
+  const SoftDeviceContext context{{paths_[0].get()}, &qpns_, testing::MonotonicNow};
   EXPECT_FALSE(SoftDevices::Create(config, context, mads_.get(), hooks).ok());
   fails = false;
   auto other = SoftDevices::Create(config, context, mads_.get(), hooks).value();

@@ -327,12 +327,13 @@ TEST_F(SoftDeviceTest, ObjectsMayOutliveTheDevice) {
   SoftHost host({"127.0.0.2"}, TestPort());
   Objects objects(host);
   auto qp = host.device().CreateQp(*objects.pd, objects.Init());
-  for (device::EngineObject* port : host.devices->ports())
+  for (const auto& [engine, port] : host.devices->ports()) {
     port->Deactivate(testing::MonotonicNow());
+  }
   SoftDevicesConfig nothing;
   nothing.only = {"192.0.2.9"};
   host.devices =
-      SoftDevices::Create(nothing, {host.path.get(), &host.qpns, 0, testing::MonotonicNow},
+      SoftDevices::Create(nothing, {{host.path}, &host.qpns, testing::MonotonicNow},
                           host.mads.get(), testing::EngineOfThisThread())
           .value();
   qp->reset();

@@ -34,36 +34,66 @@ device::TimeNs MonotonicNow() {
 
 SoftDevicesHooks EngineOfThisThread() {
   SoftDevicesHooks hooks;
-  hooks.activate = [](device::EngineObject& object, const std::function<void()>& done) {
+  hooks.activate = [](uint32_t, device::EngineObject& object, const std::function<void()>& done) {
     object.Activate(MonotonicNow());
     done();
   };
-  hooks.deactivate = [](device::EngineObject& object, const std::function<void()>& done) {
+  hooks.deactivate = [](uint32_t, device::EngineObject& object, const std::function<void()>& done) {
     object.Deactivate(MonotonicNow());
     done();
   };
   return hooks;
 }
 
-SoftHost::SoftHost(const std::vector<std::string>& only, uint16_t udp_port, bool local_path)
-    : mads(Must(SoftMadIo::Create())), qpns(1) {
+SoftHost::SoftHost(const std::vector<std::string>& only, uint16_t udp_port,
+                   const SoftHostOptions& options)
+    : mads(Must(SoftMadIo::Create())), qpns(1), options_(options) {
   TransportConfig transport;
-  transport.local_path = local_path;
-  path = Must(SoftDataPath::Create(mads->AddRing(), this, transport));
+  transport.local_path = options.local_path;
+  SoftDeviceContext context;
+  std::vector<StrayRing*> all_rings;
+  for (uint32_t engine = 0; engine < options.engines; ++engine) {
+    rings.push_back(Must(StrayRing::Create()));
+    all_rings.push_back(rings.back().get());
+    paths.push_back(Must(SoftDataPath::Create(mads->AddRing(), this, transport)));
+    context.paths.push_back(paths.back().get());
+  }
+  for (uint32_t engine = 0; options.engines > 1 && engine < options.engines; ++engine) {
+    RD_CHECK(paths[engine]->JoinEngines(engine, all_rings).ok());
+  }
+  path = paths.front().get();
+  context.qpns = &qpns;
+  context.clock = MonotonicNow;
   SoftDevicesConfig config;
   config.only = only;
   config.udp_port = udp_port;
-  devices = Must(SoftDevices::Create(config, {path.get(), &qpns, 0, MonotonicNow}, mads.get(),
-                                     EngineOfThisThread()));
+  config.socket.steer = options.steer;
+  devices = Must(SoftDevices::Create(config, context, mads.get(), EngineOfThisThread()));
   for (const SoftDeviceProblem& problem : devices->problems()) {
     std::fprintf(stderr, "%s: %s\n", problem.what.c_str(), problem.why.c_str());
   }
-  for (device::EngineObject* port : devices->ports()) port->Activate(MonotonicNow());
+  for (uint32_t engine = 0; options.one_thread && engine < options.engines; ++engine) {
+    ActivatePorts(engine);
+  }
 }
 
 SoftHost::~SoftHost() {
-  for (device::EngineObject* port : devices->ports()) port->Deactivate(MonotonicNow());
+  for (uint32_t engine = 0; options_.one_thread && engine < options_.engines; ++engine) {
+    DeactivatePorts(engine);
+  }
   devices.reset();
+}
+
+void SoftHost::ActivatePorts(uint32_t engine) {
+  for (const device::EnginePart& part : devices->ports()) {
+    if (part.engine == engine) part.object->Activate(MonotonicNow());
+  }
+}
+
+void SoftHost::DeactivatePorts(uint32_t engine) {
+  for (const device::EnginePart& part : devices->ports()) {
+    if (part.engine == engine) part.object->Deactivate(MonotonicNow());
+  }
 }
 
 uint64_t SoftHost::Value(const std::vector<device::CounterValue>& values, const std::string& name) {
@@ -74,7 +104,7 @@ uint64_t SoftHost::Value(const std::vector<device::CounterValue>& values, const 
   std::abort();
 }
 
-RcEnd::RcEnd(SoftHost& owner, size_t buffer_bytes, size_t device_index)
+RcEnd::RcEnd(SoftHost& owner, size_t buffer_bytes, size_t device_index, uint32_t engine)
     : host(owner), buffer(buffer_bytes), device_index_(device_index) {
   SoftDevice& device = host.device(device_index);
   pd = Must(device.AllocPd());
@@ -82,12 +112,13 @@ RcEnd::RcEnd(SoftHost& owner, size_t buffer_bytes, size_t device_index)
   recv_cq = Must(device.CreateCq(kDepth, &receives));
   mr = Must(device.RegisterMr(
       *pd, {buffer.data(), buffer.size(), reinterpret_cast<uint64_t>(buffer.data()),
-            device::kAccessAll & ~uint32_t{device::kAccessMwBind}}));
+            device::kAccessAll & ~uint32_t{device::kAccessMwBind}},
+      engine));
   device::QpInit init;
   init.send_cq = send_cq.get();
   init.recv_cq = recv_cq.get();
   init.cap = {kDepth, kDepth, 4, 4, 256};
-  qp = Must(device.CreateQp(*pd, init));
+  qp = Must(device.CreateQp(*pd, init, engine));
   for (device::EngineObject* object : std::initializer_list<device::EngineObject*>{
            pd.get(), send_cq.get(), recv_cq.get(), mr.get(), qp.get()}) {
     object->Activate(MonotonicNow());

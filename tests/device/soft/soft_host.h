@@ -14,6 +14,7 @@
 #include "daemon/device/soft/soft_data_path.h"
 #include "daemon/device/soft/soft_devices.h"
 #include "daemon/device/soft/soft_mad_io.h"
+#include "daemon/device/soft/stray_ring.h"
 
 namespace rdmad::soft::testing {
 
@@ -28,15 +29,29 @@ class WcRecorder : public device::CompletionSink {
   std::vector<device::Wc> all;
 };
 
+struct SoftHostOptions {
+  bool local_path = true;  // off: QPs of one engine use the socket, too
+  uint32_t engines = 1;
+  bool steer = true;  // off: see UdpSocketOptions
+  // Off: engines have threads of their own, and call ActivatePorts() and DeactivatePorts() there.
+  bool one_thread = true;
+};
+
 class SoftHost : private device::AsyncSink {
  public:
-  // Addresses or interface names as in SoftDevicesConfig. `local_path` off: QPs of one host use the
-  // socket, too.
-  SoftHost(const std::vector<std::string>& only, uint16_t udp_port, bool local_path = true);
+  // Addresses or interface names as in SoftDevicesConfig.
+  SoftHost(const std::vector<std::string>& only, uint16_t udp_port,
+           const SoftHostOptions& options = {});
   ~SoftHost() override;
 
-  // One turn of the engine.
-  int Turn() { return path->DoWork(MonotonicNow()); }
+  void ActivatePorts(uint32_t engine);
+  void DeactivatePorts(uint32_t engine);
+  // One turn of each engine.
+  int Turn() {
+    int work = 0;
+    for (const auto& each : paths) work += each->DoWork(MonotonicNow());
+    return work;
+  }
 
   SoftDevice& device(size_t index = 0) { return *devices->devices()[index]; }
   // Of `values`; fails the caller loudly if there is none of that name.
@@ -45,19 +60,23 @@ class SoftHost : private device::AsyncSink {
   uint64_t SharedCounter(const std::string& name) { return Value(devices->SharedCounters(), name); }
 
   std::unique_ptr<SoftMadIo> mads;
-  std::unique_ptr<SoftDataPath> path;
+  std::vector<std::unique_ptr<StrayRing>> rings;
+  std::vector<std::unique_ptr<SoftDataPath>> paths;  // by engine
+  SoftDataPath* path = nullptr;                      // the first
   QpnAllocator qpns;
   std::unique_ptr<SoftDevices> devices;
   std::vector<device::AsyncEvent> events;
 
  private:
   void OnAsyncEvent(const device::AsyncEvent& event) noexcept override { events.push_back(event); }
+
+  const SoftHostOptions options_;
 };
 
 // An RC QP with PD, CQs and one registered buffer, in kReset until Connect().
 class RcEnd {
  public:
-  RcEnd(SoftHost& host, size_t buffer_bytes, size_t device_index = 0);
+  RcEnd(SoftHost& host, size_t buffer_bytes, size_t device_index = 0, uint32_t engine = 0);
   ~RcEnd();
   RcEnd(const RcEnd&) = delete;
   RcEnd& operator=(const RcEnd&) = delete;

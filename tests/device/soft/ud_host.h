@@ -24,20 +24,21 @@ class UdEnd {
   static constexpr uint32_t kReceives = 16;
   static constexpr uint32_t kReceiveBytes = 2048;
 
-  explicit UdEnd(SoftHost& host, uint32_t qkey = kUdQkey)
-      : buffer(kReceiveBytes * (kReceives + 1)), device_(host.device()) {
+  explicit UdEnd(SoftHost& host, uint32_t qkey = kUdQkey, uint32_t engine = 0)
+      : buffer(kReceiveBytes * (kReceives + 1)), device_(host.device()), engine_(engine) {
     pd = *device_.AllocPd();
     cq = *device_.CreateCq(256, &sends);
     recv_cq = *device_.CreateCq(256, &receives);
     mr = *device_.RegisterMr(
         *pd, {buffer.data(), buffer.size(), reinterpret_cast<uint64_t>(buffer.data()),
-              device::kAccessLocalWrite});
+              device::kAccessLocalWrite},
+        engine);
     device::QpInit init;
     init.type = device::QpType::kUd;
     init.send_cq = cq.get();
     init.recv_cq = recv_cq.get();
     init.cap = {64, kReceives, 1, 1, 0};
-    qp = *device_.CreateQp(*pd, init);
+    qp = *device_.CreateQp(*pd, init, engine);
     for (device::EngineObject* one : Objects()) one->Activate(MonotonicNow());
     device::QpAttr attr;
     attr.mask =
@@ -64,7 +65,7 @@ class UdEnd {
   }
 
   absl::Status Join(const std::string& group) {
-    auto attached = device_.AttachMulticast(*qp, *IpAddress::Parse(group));
+    auto attached = device_.AttachMulticast(*qp, *IpAddress::Parse(group), engine_);
     if (!attached.ok()) return attached.status();
     (*attached)->Activate(MonotonicNow());
     groups_.push_back(std::move(*attached));
@@ -131,6 +132,7 @@ class UdEnd {
   }
 
   SoftDevice& device_;
+  const uint32_t engine_;
   std::unique_ptr<device::Ah> ah_;
   std::vector<std::unique_ptr<device::EngineObject>> groups_;
 };

@@ -23,7 +23,10 @@ using Names = std::vector<std::string>;
 
 class VerbsDevicesTest : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_)); }
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_));
+    ASSERT_OK_AND_ASSIGN(second_path_, VerbsDataPath::Create(&sink_, 1));
+  }
 
   void SetPorts(uint8_t count) {
     lib_.ports = count;
@@ -33,12 +36,14 @@ class VerbsDevicesTest : public ::testing::Test {
     std::strcpy(lib_.device()->ibdev_path, sysfs_.path().c_str());
   }
   void Start(std::vector<std::string> only = {}) {
-    ASSERT_OK_AND_ASSIGN(devices_,
-                         VerbsDevices::Create({std::move(only)}, path_.get(),
-                                              [this](auto& object, std::function<void()> done) {
-                                                object.Activate(0);
-                                                answers_.push_back(std::move(done));
-                                              }));
+    ASSERT_OK_AND_ASSIGN(
+        devices_,
+        VerbsDevices::Create({std::move(only)}, {path_.get(), second_path_.get()},
+                             [this](uint32_t engine, auto& object, std::function<void()> done) {
+                               asked_engines_.push_back(engine);
+                               object.Activate(0);
+                               answers_.push_back(std::move(done));
+                             }));
   }
   [[nodiscard]] Names ServedNames() const {
     Names names;
@@ -58,7 +63,9 @@ class VerbsDevicesTest : public ::testing::Test {
   } sink_;
   testing::FakeIbverbs lib_;
   testing::TempDir sysfs_;
-  std::unique_ptr<VerbsDataPath> path_;
+  std::unique_ptr<VerbsDataPath> path_;         // of engine 0
+  std::unique_ptr<VerbsDataPath> second_path_;  // of engine 1
+  std::vector<uint32_t> asked_engines_;
   std::vector<std::function<void()>> answers_;
   std::unique_ptr<VerbsDevices> devices_;
 };
@@ -81,7 +88,7 @@ TEST_F(VerbsDevicesTest, EachPortIsADevice) {
 TEST_F(VerbsDevicesTest, AnApplicationsPort1IsThePortOfItsDevice) {
   SetPorts(2);
   Start();
-  ASSERT_OK_AND_ASSIGN(const auto context, devices_->FindPort("fake0", 2)->Open());
+  ASSERT_OK_AND_ASSIGN(const auto context, devices_->FindPort("fake0", 2)->Open(0));
   ASSERT_OK_AND_ASSIGN(const auto pd, context->AllocPd());
   ASSERT_OK_AND_ASSIGN(const auto ah, context->CreateAh(*pd, {}));
   ASSERT_OK(ah->Prepare());
@@ -100,7 +107,7 @@ TEST_F(VerbsDevicesTest, AnApplicationsPort1IsThePortOfItsDevice) {
 }
 
 TEST_F(VerbsDevicesTest, APortsEventsAreItsDevices) {
-  ASSERT_OK_AND_ASSIGN(const auto second, VerbsDevice::Open(lib_.device(), 2, path_.get()));
+  ASSERT_OK_AND_ASSIGN(const auto second, VerbsDevice::Open(lib_.device(), 2, {path_.get()}));
   for (const int port : {1, 2}) {
     lib_.event_port = port;
     lib_.RaiseAsync(IBV_EVENT_PORT_ERR);
@@ -150,7 +157,7 @@ TEST_F(VerbsDevicesTest, ADeviceThatGoesIsToldAndFreed) {
   devices_->SetObserver({.on_added = [&](auto& device) { told.push_back("+" + device.name()); },
                          .on_removed = [&](auto& device) { told.push_back("-" + device.name()); },
                          .on_event = {}});
-  ASSERT_OK_AND_ASSIGN(auto context, devices_->devices()[0]->Open());
+  ASSERT_OK_AND_ASSIGN(auto context, devices_->devices()[0]->Open(0));
   Remove();
   EXPECT_EQ(told, Names{"-fake0"});
   EXPECT_EQ(lib_.open_objects, 0) << "the kernel may be waiting for it";
@@ -160,9 +167,19 @@ TEST_F(VerbsDevicesTest, ADeviceThatGoesIsToldAndFreed) {
   EXPECT_TRUE(absl::IsUnavailable(context->AllocPd().status())) << "a context needs no device";
 }
 
+TEST_F(VerbsDevicesTest, ContextsGoOnTheEnginesThatDriveThem) {
+  Start();
+  ASSERT_OK_AND_ASSIGN(const auto first, devices_->devices()[0]->Open(0));
+  ASSERT_OK_AND_ASSIGN(const auto second, devices_->devices()[0]->Open(1));
+  second->Activate(0);
+  Remove();
+  EXPECT_EQ(asked_engines_, (std::vector<uint32_t>{0, 1}));
+  second->Deactivate(0);
+}
+
 TEST_F(VerbsDevicesTest, AContextInASlowCallIsClosedWhenThatIsOver) {
   Start();
-  ASSERT_OK_AND_ASSIGN(auto context, devices_->devices()[0]->Open());
+  ASSERT_OK_AND_ASSIGN(auto context, devices_->devices()[0]->Open(0));
   ASSERT_OK_AND_ASSIGN(auto pd, context->AllocPd());
   ASSERT_OK_AND_ASSIGN(auto ah, context->CreateAh(*pd, {}));
   lib_.during_slow_call = [this] {

@@ -106,12 +106,12 @@ class VerbsRxeTest : public ::testing::Test {
       GTEST_SKIP() << "needs a soft-RoCE device: run //tests/device/verbs:verbs_cm_test";
     }
     ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_));
-    ASSERT_OK_AND_ASSIGN(device_, VerbsDevice::Open(*list_, 1, path_.get()));
+    ASSERT_OK_AND_ASSIGN(device_, VerbsDevice::Open(*list_, 1, {path_.get()}));
     for (const device::GidEntry& gid : device_->Gids()) {
       if (gid.address.is_v4()) v4_ = gid;
       if (gid.address.is_v6() && !gid.address.is_link_local()) v6_ = gid;
     }
-    context_ = Take(device_->Open());
+    context_ = Take(device_->Open(0));
     pd_ = Take(context_->AllocPd());
     cq_ = Take(context_->CreateCq(64, &sink_));
     mr_ = Take(Register());

@@ -114,7 +114,7 @@ class TestDevice : public device::Device {
   device::PortAttr QueryPort() const override { return {true, mtu}; }
   std::vector<device::GidEntry> Gids() const override;
   std::vector<device::CounterValue> Counters() const override { return {}; }
-  absl::StatusOr<std::unique_ptr<device::Context>> Open() override {
+  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t) override {
     return absl::UnimplementedError("a test device");
   }
 
