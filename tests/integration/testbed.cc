@@ -6,6 +6,7 @@
 #include <future>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -124,6 +125,13 @@ bool LoopbackTest::OnVerbs() {
   return !VerbsBeds().empty();
 }
 
+uint32_t LoopbackTest::Engines() {
+  const char* text = ::getenv("RDMAD_TEST_ENGINES");
+  uint32_t count = 1;
+  RD_CHECK(text == nullptr || absl::SimpleAtoi(text, &count), "RDMAD_TEST_ENGINES: a number");
+  return count;
+}
+
 std::string LoopbackTest::Ipv4(int index) {
   if (OnVerbs()) return VerbsBeds()[static_cast<size_t>(index)].ipv4;
   if (HasPrivateNetwork()) return absl::StrCat("127.0.0.", 2 + index);
@@ -146,6 +154,9 @@ DaemonProcess& LoopbackTest::Daemon(int index, DaemonOptions options) {
     } else if (options.addresses.empty()) {
       options.addresses = {Ipv4(index)};
       if (HasLoopbackIpv6()) options.addresses.push_back(Ipv6(index));
+    }
+    if (Engines() > 1) {
+      absl::StrAppend(&options.more_config, "[engine]\ncount = ", Engines(), "\n");
     }
     daemons_[index] = std::make_unique<DaemonProcess>(std::move(options));
   }

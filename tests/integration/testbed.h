@@ -49,10 +49,14 @@ absl::StatusOr<std::string> CountObjects(const RawClient& observer);
 // These cases are the conformance suite: what holds on the soft device must hold on a verbs device.
 // With RDMAD_TEST_VERBS="NAME,IPV4,IPV6 NAME,IPV4,IPV6" both daemons serve these two verbs
 // devices instead (tests/vm). docs/conformance.md lists the cases that differ, and why.
+//
+// With RDMAD_TEST_ENGINES=N each daemon has N engines, over which its sessions are spread.
 class LoopbackTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite();
   static bool OnVerbs();
+  // Of a daemon.
+  static uint32_t Engines();
 
   // Daemon 0 or 1; made, but not started.
   DaemonProcess& Daemon(int index, DaemonOptions options = {});
