@@ -239,7 +239,8 @@ class Rows(unittest.TestCase):
         targets = {(row.name, str(beside.target)) for row in rows.all_rows() for beside in row.besides if beside.target}
         targets |= {(row.name, str(row.limit)) for row in rows.all_rows() if row.limit}
         for target in (("same-lat", "<= 1.1"), ("same-lat-polled", "<= 0.6"), ("same-send", ">= 0.7"),
-                       ("veth1500-write", ">= 1"), ("veth9000-write", ">= 1"), ("wr-cost", "< 300"),
+                       ("veth1500-write", ">= 1.3"), ("veth1500-write", ">= 0.8"), ("veth9000-write", ">= 1.3"),
+                       ("veth9000-write", ">= 0.8"), ("loss0.1-1500-write", ">= 0.5"), ("loss1-1500-write", ">= 0.5"), ("wr-cost", "< 300"),
                        ("idle-cpu", "< 0.5"), ("memory", "< 32")):
             self.assertIn(target, targets)
 

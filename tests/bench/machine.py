@@ -162,6 +162,23 @@ def two_hosts(mtu):
         yield hosts
 
 
+def lose_packets(programs, hosts, share):
+    """From now on this share of the packets between two_hosts() is lost, each way, whoever sends them. Packets cross the pair
+    singly then: a batch of UDP_SEGMENT, or of TCP, would be lost as one. (tc-netem, beside being a module that few kernels
+    have, works on batches.)"""
+    ethtool, nft = programs.tool("ethtool"), programs.tool("nft")
+    one_in = round(1 / share)
+    for host in hosts:
+        try:
+            run(host.command(ethtool, "-K", host.netdev, "tso", "off", "gso", "off", "tx-udp-segmentation", "off"))
+            run(host.command(nft, "add table inet loss; "
+                             "add chain inet loss in { type filter hook prerouting priority -300; }; "
+                             f"add rule inet loss in iifname {host.netdev} numgen random mod {one_in} 0 counter drop; "
+                             f"add rule inet loss in iifname {host.netdev} counter"))
+        except Failed as error:
+            raise NotHere(f"this kernel cannot lose packets by chance: {error}") from None
+
+
 class Daemon:
     """A running rdmad. Made by `daemon`."""
 

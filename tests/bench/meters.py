@@ -108,12 +108,13 @@ class EngineBench(Meter):
 
 
 class Iperf3(Meter):
-    """One TCP stream between two hosts."""
+    """One TCP stream between two hosts, with the system's congestion control or the given one."""
 
-    def __init__(self, name, seconds, programs, hosts):
+    def __init__(self, name, seconds, programs, hosts, congestion=None):
         super().__init__(name, seconds)
         self._programs = programs
         self._hosts = hosts
+        self._flags = ["--congestion", congestion] if congestion else []
 
     def measure(self):
         program = self._programs.tool("iperf3")
@@ -121,7 +122,7 @@ class Iperf3(Meter):
         port = next(_ports)
         server = far.command(program, "--server", "--one-off", "--bind", far.address, "--port", port)
         client = near.command(program, "--client", far.address, "--port", port, "--time", max(1, round(self.seconds)),
-                              "--json")
+                              "--json", *self._flags)
         return parsers.parse_iperf3(self._with_server(server, port, client))
 
 
