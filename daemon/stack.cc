@@ -10,6 +10,7 @@
 #include "daemon/control/clock.h"
 #include "daemon/control/log.h"
 #include "daemon/device/soft/cm/cm_counters.h"
+#include "daemon/device/soft/limits.h"
 #include "daemon/device/soft/net_config.h"
 
 namespace rdmad {
@@ -98,7 +99,7 @@ absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
 
 absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
   RD_ASSIGN_OR_RETURN(mads_, soft::SoftMadIo::Create());
-  RD_RETURN_IF_ERROR(BuildSoftPaths());
+  RD_RETURN_IF_ERROR(BuildSoftPaths(config));
   qpns_.emplace(RandomSeed());
   soft::SoftDeviceContext context;
   context.paths = PointersTo(soft_paths_);
@@ -128,10 +129,13 @@ absl::Status Stack::BuildSoft(const control::SoftConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status Stack::BuildSoftPaths() {
+absl::Status Stack::BuildSoftPaths(const control::SoftConfig& config) {
+  soft::TransportConfig transport;
+  transport.ecn = config.ecn;
   for (const auto& engine : engines_) {
     RD_ASSIGN_OR_RETURN(std::unique_ptr<soft::SoftDataPath> path,
-                        soft::SoftDataPath::Create(mads_->AddRing(), engine->async_sink()));
+                        soft::SoftDataPath::Create(mads_->AddRing(), engine->async_sink(),
+                                                   transport));
     engine->AddDataPath(path.get());
     soft_paths_.push_back(std::move(path));
   }

@@ -53,7 +53,7 @@ class Stack {
   absl::Status BuildEngines(const control::EngineConfig& config);
   absl::Status BuildVerbs(const control::VerbsConfig& config);
   absl::Status BuildSoft(const control::SoftConfig& config);
-  absl::Status BuildSoftPaths();
+  absl::Status BuildSoftPaths(const control::SoftConfig& config);
   soft::SoftDevicesHooks SoftHooks(bool automatic);
   absl::Status JoinManagers();
 

@@ -102,6 +102,7 @@ void ReadSoft(TableReader& root, SoftConfig* out) {
   for (const std::string& text : addresses)
     out->addresses.push_back(IpAddress::Parse(text).value());
   table->ReadList("interfaces", false, &out->interfaces, CheckInterface);
+  table->Read("ecn", &out->ecn);
   if (!out->enabled && !(out->addresses.empty() && out->interfaces.empty())) {
     table->Complain(out->addresses.empty() ? "interfaces" : "addresses",
                     "soft.enabled = false contradicts this key; remove one of them");

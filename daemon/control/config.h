@@ -39,6 +39,7 @@ struct SoftConfig {
   // ::1.
   std::vector<IpAddress> addresses;
   std::vector<std::string> interfaces;
+  bool ecn = true;  // congestion is told by ECN marks and CNPs
 
   friend bool operator==(const SoftConfig&, const SoftConfig&) = default;
 };

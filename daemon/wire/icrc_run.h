@@ -29,8 +29,8 @@ class IcrcRun {
 
  private:
   const IcrcFlow& flow_;
-  size_t size_ = 0;          // of the packets that `crc_` is for; 0: none
-  uint64_t bth_start_ = 0;   // their first eight bytes
+  size_t size_ = 0;         // of the packets that `crc_` is for; 0: none
+  uint64_t bth_start_ = 0;  // their first eight bytes
   uint32_t crc_ = 0;
 };
 

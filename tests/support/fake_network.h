@@ -27,6 +27,7 @@ struct NetworkFaults {
   double duplicate = 0;
   double reorder = 0;  // delayed by up to `reorder_delay` more than the others
   double corrupt = 0;  // some bits flipped on the way; needs `wire_format`
+  double mark = 0;     // "congestion experienced", if the sender allows it
   double block = 0;    // per Send(): takes a part of what it is offered, or nothing
   TimeNs delay = 10'000;
   TimeNs reorder_delay = 50'000;
@@ -42,6 +43,7 @@ class FakeNetwork {
     IpAddress from;
     wire::PacketFields fields;
     uint32_t payload_bytes;
+    uint8_t ecn;
   };
 
   // What became of the packets.
@@ -52,6 +54,7 @@ class FakeNetwork {
     uint64_t duplicated = 0;
     uint64_t reordered = 0;
     uint64_t corrupted = 0;
+    uint64_t marked = 0;
     uint64_t blocked = 0;  // Send() calls
   };
 
@@ -168,8 +171,8 @@ class FakeNetwork {
     return probability > 0 && std::uniform_real_distribution<>(0, 1)(random_) < probability;
   }
 
-  void OnSend(const Flow& flow, const TxPacket& packet) {
-    const Sent record{now_, flow.local, packet.fields, packet.payload_bytes};
+  void OnSend(Flow flow, const TxPacket& packet) {
+    const Sent record{now_, flow.local, packet.fields, packet.payload_bytes, flow.ecn};
     if (keep_record) sent_.push_back(record);
     ++tally_.sent;
     if (drop_if && drop_if(record)) {
@@ -179,6 +182,10 @@ class FakeNetwork {
     if (Chance(faults_.loss)) {
       ++tally_.lost;
       return;
+    }
+    if (flow.ecn == kEct0 && Chance(faults_.mark)) {
+      ++tally_.marked;
+      flow.ecn = kEcnCe;
     }
     std::vector<uint8_t> payload;
     payload.reserve(packet.payload_bytes);

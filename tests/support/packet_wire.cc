@@ -78,20 +78,44 @@ WireCounts PacketWire::counts() const {
   return counts_;
 }
 
+void PacketWire::SetBottleneck(const BottleneckOptions& options) {
+  const std::lock_guard lock(mutex_);
+  bottleneck_.emplace(options);
+}
+
+BottleneckCounts PacketWire::bottleneck_counts() const {
+  const std::lock_guard lock(mutex_);
+  return bottleneck_ ? bottleneck_->counts() : BottleneckCounts{};
+}
+
+// Until something that is held back is due; -1: nothing is.
+int64_t PacketWire::WaitNs() const {
+  if (bottleneck_ && bottleneck_->NextNs() != INT64_MAX) {
+    return std::max<int64_t>(0, bottleneck_->NextNs() - NowNs());
+  }
+  return held_[0].empty() && held_[1].empty() ? -1 : 1'000'000;
+}
+
 void PacketWire::Run() {
   std::vector<uint8_t> buffer(65536);
   while (true) {
     std::array<pollfd, 3> polls = {pollfd{sockets_[0].get(), POLLIN, 0},
                                    pollfd{sockets_[1].get(), POLLIN, 0},
                                    pollfd{stop_.get(), POLLIN, 0}};
-    int timeout_ms = -1;
+    int64_t wait_ns = -1;
     {
       const std::lock_guard lock(mutex_);
-      if (!held_[0].empty() || !held_[1].empty()) timeout_ms = 1;
+      wait_ns = WaitNs();
     }
-    ::poll(polls.data(), polls.size(), timeout_ms);
+    const timespec wait{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
+    ::ppoll(polls.data(), polls.size(), wait_ns < 0 ? nullptr : &wait, nullptr);
     if (polls[2].revents != 0) return;
     const std::lock_guard lock(mutex_);
+    while (bottleneck_) {
+      const std::vector<uint8_t> frame = bottleneck_->Take(NowNs());
+      if (frame.empty()) break;
+      SendNow(WireDirection::kAToB, frame);
+    }
     for (const WireDirection direction : {WireDirection::kAToB, WireDirection::kBToA}) {
       for (int i = 0; i < kBurst; ++i) {
         const ssize_t bytes = ReceiveFrame(sockets_[IndexOf(direction)].get(), buffer);
@@ -146,6 +170,14 @@ void PacketWire::Release(WireDirection direction, bool one_passed) {
 }
 
 void PacketWire::Send(WireDirection direction, std::span<const uint8_t> frame) {
+  if (bottleneck_ && direction == WireDirection::kAToB) {
+    bottleneck_->Offer(frame, NowNs());
+  } else {
+    SendNow(direction, frame);
+  }
+}
+
+void PacketWire::SendNow(WireDirection direction, std::span<const uint8_t> frame) {
   // A full interface drops it, as a switch would.
   const ssize_t sent =
       ::send(sockets_[IndexOfOther(direction)].get(), frame.data(), frame.size(), 0);

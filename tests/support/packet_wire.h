@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/base/unique_fd.h"
+#include "tests/support/bottleneck.h"
 #include "tests/support/net_namespace.h"
 
 namespace rdmad::testing {
@@ -63,6 +65,9 @@ class PacketWire {
   // Thread: any; takes effect with the next packet.
   void SetFaults(const WireFaults& faults);
   void SetHook(WireHook hook);
+  // All that goes from A to B passes it from now on.
+  void SetBottleneck(const BottleneckOptions& options);
+  [[nodiscard]] BottleneckCounts bottleneck_counts() const;
   [[nodiscard]] WireCounts counts() const;
 
  private:
@@ -76,6 +81,8 @@ class PacketWire {
   void Run();
   void Forward(WireDirection direction, std::span<uint8_t> frame);
   void Send(WireDirection direction, std::span<const uint8_t> frame);
+  void SendNow(WireDirection direction, std::span<const uint8_t> frame);
+  int64_t WaitNs() const;
   void Release(WireDirection direction, bool one_passed);
   bool Chance(double probability);
 
@@ -85,6 +92,7 @@ class PacketWire {
   WireFaults faults_;
   WireHook hook_;
   WireCounts counts_;
+  std::optional<Bottleneck> bottleneck_;
   std::mt19937_64 random_;
   std::array<std::vector<Held>, 2> held_;
   std::thread thread_;

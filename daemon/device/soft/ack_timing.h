@@ -49,14 +49,15 @@ class RoundTripEstimator {
     smoothed_ = std::max<TimeNs>(1, smoothed_ + (sample - smoothed_) / 8);
   }
 
+  TimeNs smoothed() const noexcept { return smoothed_; }
   // The wait before probe number `probe`. Only if known.
   TimeNs ProbeDelay(int probe) const noexcept {
     return (2 * smoothed_ + 4 * deviation_ + kSlack) << probe;
   }
 
  private:
-  static constexpr TimeNs kSlack =
-      2 * kMillisecond;  // a peer that must be woken, or waits for a core
+  // A peer that must be woken, or waits for a core. Short, as a probe too many costs one packet.
+  static constexpr TimeNs kSlack = kMillisecond / 2;
 
   TimeNs smoothed_ = 0;  // 0: no sample yet
   TimeNs deviation_ = 0;

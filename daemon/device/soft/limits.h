@@ -26,6 +26,9 @@ struct TransportConfig {
   // What one QP may send or copy before the next one has its turn, and all of them in one DoWork().
   uint32_t qp_budget_bytes = 64 * 1024;
   uint32_t turn_budget_bytes = 256 * 1024;
+  // Congestion by marks instead of losses: RC packets say that routers may mark them, marks are
+  // answered with CNPs, and CNPs slow a QP down. Off: none of it.
+  bool ecn = true;
   // QPs look for a peer on the same transport and copy instead of sending. Off only in tests.
   bool local_path = true;
 };

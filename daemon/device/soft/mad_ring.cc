@@ -24,6 +24,7 @@ void MadRing::OnPacket(const Flow& flow, const wire::PacketView& packet) noexcep
   if (tail - head == capacity_) return drop_full_.Add();
   ReceivedMad& slot = slots_[tail & (capacity_ - 1)];
   slot.flow = flow;
+  slot.flow.ecn = kNotEct;  // answers go out by this flow
   slot.src_qpn = packet.deth.src_qpn;
   slot.pkey = packet.pkey;
   std::copy_n(packet.payload.begin(), kMadBytes, slot.mad.begin());

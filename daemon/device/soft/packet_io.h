@@ -19,11 +19,18 @@ namespace rdmad::soft {
 
 using device::TimeNs;
 
+// The ECN bits of an IP header that matter here. Source: RFC 3168.
+inline constexpr uint8_t kEcnMask = 3;
+inline constexpr uint8_t kNotEct = 0;  // a congested router drops it
+inline constexpr uint8_t kEct0 = 2;    // it may mark it instead
+inline constexpr uint8_t kEcnCe = 3;   // it has: "congestion experienced"
+
 // The two ends of a packet as seen from here.
 struct Flow {
   IpAddress local;
   IpAddress remote;
-  uint8_t traffic_class = 0;
+  uint8_t traffic_class = 0;  // without the ECN bits
+  uint8_t ecn = kNotEct;
   uint8_t hop_limit = 64;
   uint32_t flow_label = 0;  // IPv6; 0: the kernel's choice. Not known of what was received
 
@@ -35,6 +42,10 @@ struct TxPacket {
   std::span<const iovec> payload;    // slices in order; readable until Send() returns
   uint32_t payload_bytes = 0;
 };
+
+// What a carrier can send at once at most, in bytes of UDP payload: a UDP datagram, or a batch of
+// UDP_SEGMENT.
+inline constexpr uint32_t kMaxTxMessageBytes = 65507;  // 65,535 less IPv4 and UDP headers
 
 // Thread: engine.
 class PacketTx {

@@ -66,7 +66,7 @@ void Requester::Reset() noexcept {
   Start();
   done_count_ = 0;
   read_head_ = bound_head_ = 0;
-  response_cursor_valid_ = gap_seen_ = sampling_ = false;
+  response_cursor_valid_ = gap_seen_ = sampling_ = probed_ = went_back_ = false;
   attempt_ = probes_ = 0;
   deadline_ = probe_at_ = kNever;
   rnr_until_ = 0;
@@ -209,6 +209,11 @@ RunResult Requester::Run(uint32_t budget_bytes, TimeNs now) noexcept {
       break;
     }
     const uint32_t left = budget_bytes - result.spent_bytes;
+    const uint32_t batch_bytes = TxBatch::WholePackets(qp_.mtu_bytes) * window_.packet_cost();
+    if (result.spent_bytes > 0 && left < batch_bytes / 2) {  // no crumbs
+      result.more = true;
+      break;
+    }
     if (queue_[next_.index].is_local()) {
       if (!RunLocalOperation(now, &result)) break;
     } else if (AllAnswered() && next_.packet == 0 && local_.HasPeer()) {
@@ -230,7 +235,8 @@ bool Requester::SendBatch(uint32_t budget_bytes, TimeNs now, RunResult* result) 
   Position at = next_;
   WcStatus error = WcStatus::kSuccess;
   Built built = Built::kPacket;
-  while (batch.HasRoom() && at.cost - next_.cost < budget_bytes) {
+  const uint32_t whole = TxBatch::WholePackets(qp_.mtu_bytes);
+  while (batch.HasRoom() && batch.size() < whole && at.cost - next_.cost < budget_bytes) {
     built = BuildPacket(at, &error);
     if (built != Built::kPacket) break;
   }

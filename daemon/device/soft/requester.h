@@ -16,7 +16,7 @@
 // path only when everything sent before is answered.
 //
 // Files: requester.cc posts and sends, requester_build.cc makes packets, requester_ack.cc takes
-// answers and time, requester_keys.cc binds and invalidates.
+// answers, requester_timer.cc keeps time, requester_keys.cc binds and invalidates.
 // Thread: engine, but for construction. Owner: the SoftQp.
 // Source: IBTA vol. 1, Transport Layer, "Reliable Service" and "Requester".
 #pragma once
@@ -54,6 +54,9 @@ class Requester {
   // An ACK, NAK, READ response or atomic answer from the peer.
   void OnResponse(const wire::PacketView& packet, TimeNs now) noexcept;
   void OnTimer(TimeNs now) noexcept;
+  // Routers have marked packets of this QP: shrinks the window, once per round trip. False if it
+  // did not, or nothing is under way.
+  bool OnCongestion() noexcept;
   // The peer on the same transport has posted a receive that this QP waits for.
   bool CutRnrWaitShort() noexcept;
   // Raises kSqDrained if the state is kSqd and nothing is in flight; once per drain.
@@ -113,13 +116,16 @@ class Requester {
   void OnReadResponse(const wire::PacketView& packet, TimeNs now) noexcept;
   void OnAtomicAck(const wire::PacketView& packet, TimeNs now) noexcept;
   void OnNak(uint8_t code, bool progress, TimeNs now) noexcept;
+  void OnSequenceNak(bool progress, TimeNs now) noexcept;
   device::WcStatus PlaceResponse(const wire::PacketView& packet) noexcept;
   void OnProgress(uint64_t old_acked_cost, TimeNs now) noexcept;
   void EndRnrWait() noexcept;
   void OnGap(TimeNs now) noexcept;
-  void NoteLoss() noexcept;
+  bool NoteCongestion() noexcept;
   void GoBack(TimeNs now) noexcept;
   void SeekToUna() noexcept;
+
+  // requester_timer.cc
   void RestartClocks(TimeNs now) noexcept;
   void UpdateTimer() noexcept;
 
@@ -153,11 +159,16 @@ class Requester {
   int probes_ = 0;            // probes since then
   TimeNs deadline_ = kNever;  // of the timeout
   TimeNs probe_at_ = kNever;
-  TimeNs rnr_until_ = 0;    // not 0: waiting
-  wire::Psn recovery_psn_;  // losses before it belong to a round that was counted
+  TimeNs rnr_until_ = 0;  // not 0: waiting
+  wire::Psn probe_psn_;   // una when it was probed
+  bool probed_ = false;
+  wire::Psn recovery_psn_;  // congestion before it belongs to a round that was counted
   wire::Psn gap_psn_;       // una when a response was found missing
   bool gap_seen_ = false;
-  wire::Psn sample_psn_;  // round trip being measured
+  wire::Psn went_back_psn_;  // una when it was last gone back to
+  TimeNs went_back_at_ = 0;
+  bool went_back_ = false;  // ever
+  wire::Psn sample_psn_;    // round trip being measured
   TimeNs sample_sent_at_ = 0;
   bool sampling_ = false;
   bool drain_reported_ = true;

@@ -1,4 +1,4 @@
-// The requester's answers: acknowledgements, responses, and the passing of time.
+// What the requester makes of answers: acknowledgements, NAKs and responses.
 #include <cstring>
 #include <utility>
 
@@ -9,12 +9,6 @@ namespace rdmad::soft {
 
 using device::WcStatus;
 using wire::Psn;
-
-namespace {
-
-constexpr int kMaxProbes = 3;  // between two signs of life
-
-}  // namespace
 
 void Requester::OnResponse(const wire::PacketView& packet, TimeNs now) noexcept {
   if (!IsInFlight(packet.psn)) {
@@ -110,17 +104,7 @@ void Requester::OnNak(uint8_t code, bool progress, TimeNs now) noexcept {
   WcStatus status = WcStatus::kRemOpErr;
   switch (static_cast<wire::NakCode>(code)) {
     case wire::NakCode::kPsnSequenceError:
-      Count(qp_.core.counters.rx_nak_sequence);
-      if (!progress) {
-        if (retries_left_ == 0) {
-          Count(qp_.core.counters.retry_exhausted);
-          FailHead(WcStatus::kRetryExcErr, now);
-          return;
-        }
-        --retries_left_;
-      }
-      NoteLoss();
-      GoBack(now);
+      OnSequenceNak(progress, now);
       return;
     case wire::NakCode::kInvalidRequest:
     case wire::NakCode::kInvalidRdRequest:
@@ -137,6 +121,32 @@ void Requester::OnNak(uint8_t code, bool progress, TimeNs now) noexcept {
   }
   Count(qp_.core.counters.rx_nak_fatal);
   FailHead(status, now);
+}
+
+// The first for a PSN uses up a retry, as the specification has it. Those that follow come of
+// packets that were repeated or lost again on the way, by a peer that is there: they cost none, but
+// do not put the timeout off.
+void Requester::OnSequenceNak(bool progress, TimeNs now) noexcept {
+  Count(qp_.core.counters.rx_nak_sequence);
+  const bool told_before = !progress && went_back_ && went_back_psn_ == una_;
+  // So soon it cannot tell of what was sent since: the packet is on its way already.
+  if (told_before && round_trip_.known() && now - went_back_at_ < round_trip_.smoothed() / 2) {
+    return Count(qp_.core.counters.duplicate_responses);
+  }
+  if (!progress && !told_before) {
+    if (retries_left_ == 0) {
+      Count(qp_.core.counters.retry_exhausted);
+      return FailHead(WcStatus::kRetryExcErr, now);
+    }
+    --retries_left_;
+  }
+  (void)NoteCongestion();
+  const TimeNs deadline = deadline_;
+  GoBack(now);
+  if (told_before) {
+    deadline_ = deadline;
+    UpdateTimer();
+  }
 }
 
 // The receiver has no buffer for the message at the head; waits as long as it asks for.
@@ -269,6 +279,10 @@ void Requester::OnProgress(uint64_t old_acked_cost, TimeNs now) noexcept {
          !wire::IsAfter(read_bounds_[bound_head_ % kMaxRdAtomic], una_)) {
     ++bound_head_;
   }
+  // An answer to more than the probe was only late; one to the probe alone tells of a loss.
+  if (std::exchange(probed_, false) && una_ == probe_psn_ + 1 && !AllAnswered()) {
+    (void)NoteCongestion();
+  }
   if (wire::IsBefore(recovery_psn_, una_)) recovery_psn_ = una_;
   if (sampling_ && wire::IsAfter(una_, sample_psn_)) {
     sampling_ = false;
@@ -292,19 +306,27 @@ void Requester::OnGap(TimeNs now) noexcept {
   }
   gap_seen_ = true;
   gap_psn_ = una_;
-  NoteLoss();
+  (void)NoteCongestion();
   GoBack(now);
 }
 
-// Shrinks the window, once for all losses of one round trip.
-void Requester::NoteLoss() noexcept {
-  if (wire::IsBefore(una_, recovery_psn_)) return;
+bool Requester::OnCongestion() noexcept {
+  return IsSending() && !AllAnswered() && NoteCongestion();
+}
+
+// Shrinks the window, once for all losses and marks of one round trip.
+bool Requester::NoteCongestion() noexcept {
+  if (wire::IsBefore(una_, recovery_psn_)) return false;
   recovery_psn_ = max_psn_;
-  window_.OnLoss();
+  window_.OnCongestion();
+  return true;
 }
 
 void Requester::GoBack(TimeNs now) noexcept {
   Count(qp_.core.counters.retransmit_rounds);
+  went_back_ = true;
+  went_back_psn_ = una_;
+  went_back_at_ = now;
   SeekToUna();
   sampling_ = false;  // an answer could be to either copy
   RestartClocks(now);
@@ -324,66 +346,6 @@ void Requester::SeekToUna() noexcept {
   next_.packet = static_cast<uint32_t>(una_ - wqe.first_psn);
   if (next_.packet > 0 && !wqe.wants_response()) {
     next_.cursor.Seek(LocalList(next_.index, 0), uint64_t{next_.packet} * qp_.mtu_bytes);
-  }
-}
-
-void Requester::RestartClocks(TimeNs now) noexcept {
-  const TimeNs wait = AckTimeout(qp_.attr.timeout, attempt_);
-  deadline_ = wait == kNever ? kNever : now + wait;
-  probe_at_ = kNever;
-  if (round_trip_.known() && attempt_ == 0 && probes_ < kMaxProbes) {
-    probe_at_ = now + round_trip_.ProbeDelay(probes_);
-  }
-}
-
-// One timer serves both clocks. It may go off early, since answers only move the deadlines: then it
-// is armed again.
-void Requester::UpdateTimer() noexcept {
-  if (AllAnswered()) {
-    if (rnr_until_ == 0) qp_.core.timers.Cancel(qp_.timer);
-    return;
-  }
-  const TimeNs earliest = std::min(deadline_, probe_at_);
-  if (earliest < qp_.timer.deadline) qp_.core.timers.Arm(qp_.timer, earliest);
-}
-
-void Requester::OnTimer(TimeNs now) noexcept {
-  if (rnr_until_ != 0) {
-    if (now < rnr_until_) {
-      qp_.core.timers.Arm(qp_.timer, rnr_until_);
-      return;
-    }
-    rnr_until_ = 0;
-    RestartClocks(now);
-    qp_.Wake();
-    return;
-  }
-  if (AllAnswered()) return;
-  if (now >= deadline_) {
-    Count(qp_.core.counters.timeouts);
-    if (retries_left_ == 0) {
-      Count(qp_.core.counters.retry_exhausted);
-      FailHead(WcStatus::kRetryExcErr, now);
-      return;
-    }
-    --retries_left_;
-    ++attempt_;
-    gap_seen_ = false;
-    NoteLoss();
-    window_.OnSilence();
-    GoBack(now);
-  } else if (now >= probe_at_) {
-    Count(qp_.core.counters.tail_probes);
-    ++probes_;
-    gap_seen_ = false;
-    NoteLoss();
-    window_.OnSilence();
-    const TimeNs deadline = deadline_;
-    GoBack(now);
-    deadline_ = deadline;  // probes do not put the timeout off
-    UpdateTimer();
-  } else {
-    UpdateTimer();
   }
 }
 

@@ -76,7 +76,12 @@ void Requester::AdvancePosition(Position& at, const SendWqe& wqe, uint32_t packe
 Requester::Built Requester::BuildData(Position& at, const SendWqe& wqe, WcStatus* error) noexcept {
   const uint64_t cost = CostOf(wqe, at.packet, at.packet + 1);
   const uint64_t in_flight = at.cost - acked_cost_;
-  if (in_flight > 0 && in_flight + cost > window_.limit()) return Built::kNothing;
+  // A full window opens by an answer; the window may have shrunk since the last packet that asked
+  // for one was answered.
+  const bool answer_is_due = at.last_ack_cost > acked_cost_;
+  if (in_flight + cost > window_.limit() && in_flight > 0 && (answer_is_due || !qp_.reliable())) {
+    return Built::kNothing;
+  }
 
   const bool first = at.packet == 0;
   const bool last = at.packet + 1 == wqe.packet_count;

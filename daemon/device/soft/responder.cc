@@ -28,7 +28,8 @@ void Responder::Reset() noexcept {
   expected_psn_ = {};
   msn_ = {};
   message_ = Message::kNone;
-  established_ = nak_sent_ = failing_ = local_message_ = local_sender_waits_ = false;
+  established_ = failing_ = local_message_ = local_sender_waits_ = false;
+  said_ = Said::kNothing;
   failure_ = Finding::kPass;
   has_current_ = false;
   received_bytes_ = 0;
@@ -73,7 +74,7 @@ void Responder::OnRequest(const PacketView& packet) noexcept {
   }
   if (!CheckPsn(packet)) return;
   // The packet that was awaited: what was to be said about its absence is void.
-  nak_sent_ = false;
+  said_ = Said::kNothing;
   DropStaleNak();
   local_message_ = false;
   NoteEstablished();
@@ -83,7 +84,10 @@ void Responder::OnRequest(const PacketView& packet) noexcept {
     Refuse(finding, packet.psn);
     return;
   }
-  if (packet.info().ends_message()) ++msn_;
+  if (packet.info().ends_message()) {
+    ++msn_;
+    ForgetOldResponseEnd();
+  }
   if (packet.ack_req && packet.info().has_payload()) QueueAck(expected_psn_ - 1);
 }
 
@@ -108,8 +112,10 @@ bool Responder::CheckPsn(const PacketView& packet) noexcept {
     return false;
   }
   Count(qp_.core.counters.drop_out_of_sequence);
-  if (!nak_sent_) {
-    nak_sent_ = true;
+  const bool again = said_ == Said::kMissing && wire::IsBefore(packet.psn, last_behind_);
+  last_behind_ = packet.psn;
+  if (said_ == Said::kNothing || again) {
+    said_ = Said::kMissing;
     QueueNak(wire::NakSyndrome(NakCode::kPsnSequenceError), expected_psn_, false);
   }
   return false;
@@ -133,6 +139,7 @@ void Responder::OnDuplicate(const PacketView& packet) noexcept {
         return;
       }
       CancelResponsesFrom(packet.psn);
+      if (!HasRoomForResponse()) return;
       PushResponse({.psn = packet.psn,
                     .packets = packets,
                     .va = packet.reth.va,
@@ -147,6 +154,7 @@ void Responder::OnDuplicate(const PacketView& packet) noexcept {
         const AtomicResult& result = atomics_[(atomic_next_ - age) % atomics_.size()];
         if (!result.valid || result.psn != packet.psn) continue;
         CancelResponsesFrom(packet.psn);
+        if (!HasRoomForResponse()) return;
         PushResponse({.psn = packet.psn,
                       .packets = 1,
                       .atomic_value = result.value,
@@ -173,7 +181,7 @@ void Responder::Refuse(Finding finding, Psn psn) noexcept {
       return;
     case Finding::kNotReady:
       Count(counters.tx_rnr_nak);
-      nak_sent_ = true;  // what follows is dropped in silence until this packet comes again
+      said_ = Said::kNotReady;  // what follows is dropped in silence until this packet comes again
       QueueNak(wire::RnrNakSyndrome(qp_.attr.min_rnr_timer), psn, false);
       return;
     case Finding::kInvalidRequest:

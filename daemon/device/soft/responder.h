@@ -8,8 +8,9 @@
 // this turn.
 //
 // Repeated requests never touch the live sequence: SENDs and WRITEs are acknowledged again, READs
-// executed again, atomics answered from the recorded result. A gap is NAKed once; until the missing
-// packet comes, what follows is dropped.
+// executed again, atomics answered from the recorded result. A gap is NAKed once, and once more
+// when what follows comes a second time: the peer has gone back, and what it sent first was lost
+// again. Until the missing packet comes, what follows is dropped.
 //
 // UC has the same pipeline but no answers: a message that is not whole, or that a check does not
 // let pass, is dropped from there on, in silence, and the receive it had begun to use serves the
@@ -124,6 +125,7 @@ class Responder {
     bool valid = false;
   };
   enum class Ack : uint8_t { kNone, kAck, kNak, kFatalNak };
+  enum class Said : uint8_t { kNothing, kMissing, kNotReady };
 
   // responder_checks.cc and responder_execute.cc, in the order of the pipeline
   bool CheckPsn(const wire::PacketView& packet) noexcept;
@@ -158,9 +160,10 @@ class Responder {
   }
   void PushResponse(const Response& response) noexcept;
   void CancelResponsesFrom(wire::Psn psn) noexcept;
-  bool DropNeedlessResponse() noexcept;
+  bool HasRoomForResponse() noexcept;
   bool SendResponses(uint32_t budget_bytes, RunResult* result) noexcept;
   bool SendAck(RunResult* result) noexcept;
+  void ForgetOldResponseEnd() noexcept;
   wire::Psn DuplicateAckPsn(wire::Psn psn) const noexcept;
 
   QpContext& qp_;
@@ -169,9 +172,10 @@ class Responder {
   wire::Psn expected_psn_;
   wire::Msn msn_;
   Message message_ = Message::kNone;
-  bool established_ = false;  // kCommEst was raised
-  bool nak_sent_ = false;     // for expected_psn_
-  bool failing_ = false;      // a fatal NAK is on its way out; nothing is executed any more
+  bool established_ = false;    // kCommEst was raised
+  Said said_ = Said::kNothing;  // about expected_psn_
+  wire::Psn last_behind_;       // of the latest packet behind the missing one
+  bool failing_ = false;        // a fatal NAK is on its way out; nothing is executed any more
   Finding failure_ = Finding::kPass;
   bool local_message_ = false;  // a local message is half copied
   bool local_sender_waits_ = false;

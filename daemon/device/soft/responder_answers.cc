@@ -28,7 +28,6 @@ void Responder::DropStaleNak() noexcept {
 
 // At the end; the PSN lies behind those of all others. A response acknowledges what came before it.
 void Responder::PushResponse(const Response& response) noexcept {
-  if (response_count_ == responses_.size()) return;  // repeated requests of a peer that miscounts
   if (ack_ == Ack::kAck) ack_ = Ack::kNone;
   responses_[(response_head_ + response_count_++) % responses_.size()] = response;
 }
@@ -44,10 +43,11 @@ void Responder::CancelResponsesFrom(Psn psn) noexcept {
   if (ack_ != Ack::kFatalNak) ack_ = Ack::kNone;
 }
 
-// Makes room for one response: a peer that keeps to what was agreed and asks for something new has
-// had the answer to the oldest of its requests, and what waits here to be sent is a copy. False if
-// it cannot have had it.
-bool Responder::DropNeedlessResponse() noexcept {
+// Whether one more keeps to the number that was agreed, asked for anew or again. A peer that keeps
+// to it and asks for more has had the answer to the oldest of its requests, and what waits here to
+// be sent is a copy: it makes room.
+bool Responder::HasRoomForResponse() noexcept {
+  if (response_count_ < qp_.attr.max_dest_rd_atomic) return true;
   if (response_count_ == 0 || !responses_[response_head_].is_repeated) return false;
   response_head_ = (response_head_ + 1) % responses_.size();
   --response_count_;
@@ -60,6 +60,13 @@ bool Responder::DropNeedlessResponse() noexcept {
 Psn Responder::DuplicateAckPsn(Psn psn) const noexcept {
   const bool read_between = has_response_end_ && wire::IsAfter(response_end_, psn);
   return read_between ? psn : expected_psn_ - 1;
+}
+
+// Before PSNs have gone so far round that it would seem to lie ahead. A message has less than 2^22
+// packets, so looking at the end of each is often enough.
+void Responder::ForgetOldResponseEnd() noexcept {
+  constexpr int32_t kOutOfReach = 1 << 21;
+  if (has_response_end_ && expected_psn_ - response_end_ > kOutOfReach) has_response_end_ = false;
 }
 
 RunResult Responder::Run(uint32_t budget_bytes, TimeNs now) noexcept {
@@ -89,13 +96,15 @@ RunResult Responder::Run(uint32_t budget_bytes, TimeNs now) noexcept {
 bool Responder::SendResponses(uint32_t budget_bytes, RunResult* result) noexcept {
   TxBatch& batch = qp_.core.batch;
   batch.Clear();
+  const uint32_t whole = TxBatch::WholePackets(qp_.mtu_bytes);
+  const auto full = [&] { return !batch.HasRoom() || batch.size() >= whole; };
   uint32_t spent = 0;
   bool revoked = false;
   Psn revoked_psn;
   for (uint32_t i = 0; i < response_count_ && !revoked; ++i) {
     const Response& response = responses_[(response_head_ + i) % responses_.size()];
     for (uint32_t n = response.sent; n < response.packets; ++n) {
-      if (!batch.HasRoom() || spent >= budget_bytes) break;
+      if (full() || spent >= budget_bytes) break;
       const uint64_t offset = uint64_t{n} * qp_.mtu_bytes;
       const auto bytes =
           static_cast<uint32_t>(std::min<uint64_t>(qp_.mtu_bytes, response.length_bytes - offset));
@@ -127,7 +136,7 @@ bool Responder::SendResponses(uint32_t budget_bytes, RunResult* result) noexcept
       }
       spent += bytes + kPacketOverheadBytes;
     }
-    if (!batch.HasRoom() || spent >= budget_bytes) break;
+    if (full() || spent >= budget_bytes) break;
   }
 
   const size_t offered = batch.size();

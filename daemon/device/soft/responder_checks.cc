@@ -57,7 +57,7 @@ Finding Responder::CheckResources(const PacketView& packet) noexcept {
   if (TakesReceive(packet)) return TakeReceive();
   const Operation operation = packet.info().operation;
   if ((operation == Operation::kReadRequest || operation == Operation::kAtomicRequest) &&
-      response_count_ >= qp_.attr.max_dest_rd_atomic && !DropNeedlessResponse()) {
+      !HasRoomForResponse()) {
     return Finding::kInvalidRequest;  // the peer has more in flight than was agreed
   }
   return Finding::kPass;

@@ -1,11 +1,11 @@
 // How many bytes a requester may have in flight: additive increase, multiplicative decrease, with a
 // floor.
 //
-// Until the first loss the window doubles per round trip; from then on it grows by two packets per
-// round trip and halves with each round that lost something. It never falls below four packets:
-// with go-back-N that many make steady progress at any loss that is bearable at all. After a
-// timeout one packet goes alone, until the peer shows that it is there; then the window counts
-// again.
+// Until the first congestion the window doubles per round trip; from then on it grows by two
+// packets per round trip and falls to seven tenths, as TCP's does (RFC 9438), with each round in
+// which something was lost or a router marked something. It never falls below four packets: with
+// go-back-N that many make steady progress at any loss that is bearable at all. After a timeout one
+// packet goes alone, until the peer shows that it is there; then the window counts again.
 //
 // "Cost" is payload plus a constant per packet, so that small packets count for what they really
 // take. Thread: engine. Owner: the requester.
@@ -24,7 +24,7 @@ class SendWindow {
     packet_cost_ = mtu_bytes + kPacketOverheadBytes;
     max_ = std::max(max_bytes, kMinPackets * packet_cost_);
     window_ = std::clamp(initial_bytes, kMinPackets * packet_cost_, max_);
-    lost_before_ = false;
+    congested_before_ = false;
     probing_ = false;
   }
 
@@ -39,14 +39,14 @@ class SendWindow {
     probing_ = false;
     if (in_flight_bytes < window_ / 2) return;
     uint64_t growth = acked_bytes;
-    if (lost_before_) growth = std::max<uint64_t>(1, acked_bytes * 2 * packet_cost_ / window_);
+    if (congested_before_) growth = std::max<uint64_t>(1, acked_bytes * 2 * packet_cost_ / window_);
     window_ = static_cast<uint32_t>(std::min<uint64_t>(max_, window_ + growth));
   }
 
-  // A round trip in which something was lost. The caller says it once per round.
-  void OnLoss() noexcept {
-    lost_before_ = true;
-    window_ = std::max(window_ / 2, kMinPackets * packet_cost_);
+  // A round trip in which something was lost or marked. The caller says it once per round.
+  void OnCongestion() noexcept {
+    congested_before_ = true;
+    window_ = std::max(window_ / 10 * 7, kMinPackets * packet_cost_);
   }
 
   // The peer has been silent: send one packet and wait.
@@ -58,7 +58,7 @@ class SendWindow {
   uint32_t packet_cost_ = kPacketOverheadBytes;
   uint32_t max_ = 0;
   uint32_t window_ = 0;
-  bool lost_before_ = false;
+  bool congested_before_ = false;
   bool probing_ = false;
 };
 

@@ -84,6 +84,7 @@ SoftQp::SoftQp(TransportCore& core, const SoftQpInit& init)
                .timer = Timer(this),
                .active = ActiveNode(this),
                .srq_waiter = ActiveNode(this)},
+      cnp_(context_),
       requester_(context_),
       responder_(context_) {}
 
@@ -132,7 +133,8 @@ QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
     // A GID has no scope: a link-local peer is on the link of the address that we send from.
     context_.flow = {.local = source.address,
                      .remote = attr.av.dest.WithScope(source.address.scope_id()),
-                     .traffic_class = attr.av.traffic_class,
+                     .traffic_class = static_cast<uint8_t>(attr.av.traffic_class & ~kEcnMask),
+                     .ecn = MarkableBits(),
                      .hop_limit = attr.av.hop_limit};
     requester_.ForgetPeer();
   }
@@ -173,6 +175,7 @@ void SoftQp::MoveTo(QpState next) noexcept {
       context_.attr = {};
       context_.flow = {};
       context_.mtu_bytes = 0;
+      cnp_.Reset();
       requester_.Reset();
       responder_.Reset();
       break;
@@ -236,7 +239,8 @@ void SoftQp::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs n
     return;
   }
   const wire::OpcodeInfo& info = packet.info();
-  if (info.transport != (context_.reliable() ? wire::Transport::kRc : wire::Transport::kUc)) {
+  const wire::Transport own = context_.reliable() ? wire::Transport::kRc : wire::Transport::kUc;
+  if (info.transport != own && info.transport != wire::Transport::kCnp) {
     Count(counters.drop_wrong_transport);
     return;
   }
@@ -248,6 +252,10 @@ void SoftQp::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs n
     Count(counters.drop_bad_pkey);
     return;
   }
+  const bool is_cnp = info.operation == wire::Operation::kCongestion;
+  if (is_cnp || packet.becn) NoteNotification();
+  if (is_cnp) return;
+  if (flow.ecn == kEcnCe) NoteMark(packet, now);
   if (info.is_response()) {
     requester_.OnResponse(packet, now);
     requester_.CheckDrained();
@@ -259,8 +267,43 @@ void SoftQp::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs n
   }
 }
 
+// The peer tells of marks on what we have sent, by a CNP or by BECN in another packet.
+void SoftQp::NoteNotification() noexcept {
+  const bool slower = context_.core.config.ecn && requester_.OnCongestion();
+  Count(slower ? context_.core.counters.cnp_handled : context_.core.counters.cnp_ignored);
+}
+
+// A router has marked a packet of the peer's.
+void SoftQp::NoteMark(const wire::PacketView& packet, TimeNs now) noexcept {
+  switch (packet.info().operation) {
+    case wire::Operation::kSend:
+    case wire::Operation::kWrite:
+    case wire::Operation::kReadRequest:
+    case wire::Operation::kAtomicRequest:
+      cnp_.OnMarked(now);
+      break;
+    case wire::Operation::kReadResponse:
+      // How much of these is under way is this side's decision, and with some peers theirs.
+      if (context_.core.config.ecn) (void)requester_.OnCongestion();
+      cnp_.OnMarked(now);
+      break;
+    case wire::Operation::kAck:
+    case wire::Operation::kAtomicAck:
+    case wire::Operation::kCongestion:
+      break;  // too small to be what fills the queue
+  }
+}
+
 RunResult SoftQp::Run(uint32_t budget_bytes, TimeNs now) noexcept {
-  RunResult result = responder_.Run(budget_bytes, now);
+  RunResult result;
+  if (!cnp_.Run(&result)) {
+    result.more = true;
+    return result;
+  }
+  const RunResult answered = responder_.Run(budget_bytes, now);
+  result.spent_bytes += answered.spent_bytes;
+  result.work += answered.work;
+  result.more = answered.more;
   // The requester has its share even while long READs are answered.
   const RunResult sent = requester_.Run(budget_bytes, now);
   result.spent_bytes += sent.spent_bytes;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
+#include "daemon/device/soft/cnp_sender.h"
 #include "daemon/device/soft/packet_io.h"
 #include "daemon/device/soft/qp_context.h"
 #include "daemon/device/soft/requester.h"
@@ -85,10 +86,17 @@ class SoftQp final : public device::Qp, public TransportQp {
  private:
   SoftQp(TransportCore& core, const SoftQpInit& init);
   void Apply(const device::QpAttr& attr) noexcept;
+  // Only what slows down when it is told of marks may have its packets marked.
+  uint8_t MarkableBits() const noexcept {
+    return context_.reliable() && context_.core.config.ecn ? kEct0 : kNotEct;
+  }
+  void NoteNotification() noexcept;
+  void NoteMark(const wire::PacketView& packet, TimeNs now) noexcept;
   void MoveTo(device::QpState next) noexcept;
 
   const SourceLookup source_;
   QpContext context_;
+  CnpSender cnp_;
   Requester requester_;
   Responder responder_;
   bool activated_ = false;

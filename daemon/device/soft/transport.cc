@@ -26,6 +26,7 @@ void Transport::OnPacket(const Flow& flow, const wire::PacketView& packet, TimeN
   if (qp == nullptr && core_->strays != nullptr && core_->strays->OnStray(flow, packet)) return;
   Count(core_->counters.rx_packets);
   Count(core_->counters.rx_payload_bytes, packet.payload.size());
+  if (flow.ecn == kEcnCe) Count(core_->counters.ecn_marked);
   if (qp == nullptr) return Count(core_->counters.drop_unknown_qp);
   qp->OnPacket(flow, packet, now);
 }

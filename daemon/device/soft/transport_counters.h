@@ -39,6 +39,12 @@ namespace rdmad::soft {
   X(retransmitted_packets, "packets", "packets sent, or READ responses asked for, again")          \
   X(timeouts, "events", "acknowledgement timeouts")                                                \
   X(tail_probes, "events", "early retransmissions of one packet, before the timeout")              \
+  X(ecn_marked, "packets", "packets that arrived marked 'congestion experienced'")                 \
+  X(cnp_sent, "packets", "congestion notifications (CNP) sent because of such marks")              \
+  X(cnp_handled, "packets", "congestion notifications that slowed a queue pair down")              \
+  X(cnp_ignored, "packets",                                                                        \
+    "congestion notifications that did not: of a round trip that has slowed it down already, or "  \
+    "it has nothing under way, or ECN is off")                                                     \
   X(retry_exhausted, "events", "queue pairs that gave up after timeouts")                          \
   X(rnr_retry_exhausted, "events", "queue pairs that gave up after receiver-not-ready NAKs")       \
   X(local_messages, "messages", "messages copied between two queue pairs of this daemon")          \

@@ -15,12 +15,14 @@
 #include "daemon/device/soft/limits.h"
 #include "daemon/device/soft/packet_io.h"
 #include "daemon/device/soft/sge_cursor.h"
+#include "daemon/wire/opcode.h"
+#include "daemon/wire/packet.h"
 
 namespace rdmad::soft {
 
 class TxBatch {
  public:
-  static constexpr size_t kMaxPackets = 64;
+  static constexpr uint32_t kMaxPackets = 64;
 
   void Clear() noexcept {
     packet_count_ = 0;
@@ -29,6 +31,13 @@ class TxBatch {
   }
   bool HasRoom() const noexcept {
     return packet_count_ < kMaxPackets && slice_count_ + kMaxSge <= kMaxSlices;
+  }
+  // How many full packets make whole messages of the carrier: a batch of those leaves no crumbs,
+  // whose messages would cost as much as full ones.
+  static constexpr uint32_t WholePackets(uint32_t mtu_bytes) noexcept {
+    const uint32_t packet_bytes = mtu_bytes + wire::kBthBytes + wire::kIcrcBytes;
+    const uint32_t per_message = kMaxTxMessageBytes / packet_bytes;
+    return per_message >= kMaxPackets ? kMaxPackets : kMaxPackets / per_message * per_message;
   }
   size_t size() const noexcept { return packet_count_; }
   uint64_t payload_bytes() const noexcept { return payload_bytes_; }

@@ -19,9 +19,8 @@ UdpPeer::UdpPeer(const Flow& flow, uint16_t port) noexcept {
                                : flow.remote;
   address_bytes_ = SocketAddress{remote, port}.ToSockaddr(&address_);
   const bool is_v4 = flow.local.is_v4();
-  if (flow.traffic_class != 0) {
-    is_v4 ? AddControl(IPPROTO_IP, IP_TOS, flow.traffic_class)
-          : AddControl(IPPROTO_IPV6, IPV6_TCLASS, flow.traffic_class);
+  if (const int tos = flow.traffic_class | flow.ecn; tos != 0) {
+    is_v4 ? AddControl(IPPROTO_IP, IP_TOS, tos) : AddControl(IPPROTO_IPV6, IPV6_TCLASS, tos);
   }
   // 0 means "not given", as in an address vector that nobody filled.
   if (flow.hop_limit != kDefaultHopLimit && flow.hop_limit != 0) {

@@ -10,6 +10,7 @@
 #include "daemon/base/socket_address.h"
 #include "daemon/wire/icrc.h"
 #include "daemon/wire/icrc_id.h"
+#include "daemon/wire/icrc_run.h"
 
 #ifndef UDP_GRO
 #define UDP_GRO 104  // newer than some C libraries' headers
@@ -22,9 +23,6 @@ namespace {
 // Singles are small: many of them share the cost of the system call.
 constexpr size_t kMessagesPerCallOfBatches = 8;
 constexpr size_t kBatchBytes = 16384;  // a message of this size or more is called a batch
-
-constexpr uint8_t kEcnMask = 3;
-constexpr uint8_t kEcnCe = 3;  // congestion experienced; RFC 3168
 
 struct Ancillary {
   size_t segment_bytes = 0;  // 0: the message is one packet
@@ -129,13 +127,16 @@ void UdpRx::OnMessage(const mmsghdr& header, std::span<const uint8_t> bytes,
   if (!source.has_value() || source->ip.is_v4() != local_.is_v4())
     return counters_->rx_drop_bad_source.Add();
   const Ancillary ancillary = ReadControl(header.msg_hdr);
-  if ((ancillary.traffic_class & kEcnMask) == kEcnCe) counters_->rx_ecn_ce.Add();
 
   Flow flow;
   flow.local = local_;
   flow.remote = source->ip;
   flow.traffic_class = ancillary.traffic_class & static_cast<uint8_t>(~kEcnMask);
-  const wire::IcrcFlow icrc(source->ip, local_, source->port, port_);
+  // A batch holds packets of one traffic class, so this is each one's.
+  flow.ecn = ancillary.traffic_class & kEcnMask;
+  if (flow.ecn == kEcnCe) counters_->rx_ecn_ce.Add();
+  const wire::IcrcFlow icrc_flow(source->ip, local_, source->port, port_);
+  wire::IcrcRun icrc(icrc_flow);
   const size_t segment_bytes =
       ancillary.segment_bytes != 0 ? ancillary.segment_bytes : bytes.size();
 
@@ -151,7 +152,8 @@ void UdpRx::OnMessage(const mmsghdr& header, std::span<const uint8_t> bytes,
       counters_->rx_drop_parse[static_cast<size_t>(reason)].Add();
       continue;
     }
-    if (!wire::IcrcIsGood(icrc, packet.icrc, icrc.Compute(packet.icrc_input), segment.size())) {
+    if (!wire::IcrcIsGood(icrc_flow, packet.icrc, icrc.Compute(packet.icrc_input),
+                          segment.size())) {
       counters_->rx_drop_icrc.Add();
       continue;
     }

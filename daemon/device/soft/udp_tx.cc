@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/udp.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "daemon/base/check.h"
@@ -18,6 +19,19 @@ std::span<const uint8_t> AsBytes(const iovec& slice) noexcept {
   return {static_cast<const uint8_t*>(slice.iov_base), slice.iov_len};
 }
 
+// The ICRC is what first touches the payload, and alone it would wait for each line of it.
+constexpr size_t kPrefetchPackets = 2;  // ahead
+constexpr size_t kPrefetchBytes = 2048;
+constexpr size_t kLineBytes = 64;
+
+void PrefetchPayload(const TxPacket& packet) noexcept {
+  if (packet.payload.empty()) return;
+  const iovec& slice = packet.payload[0];
+  const auto* at = static_cast<const char*>(slice.iov_base);
+  const size_t bytes = std::min(slice.iov_len, kPrefetchBytes);
+  for (size_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(at + i);
+}
+
 // sendmsg does not write to what it sends, but iovec has no const.
 void* Mutable(const void* data) noexcept {
   return const_cast<void*>(data);
@@ -30,7 +44,8 @@ UdpTx::UdpTx(int fd, uint16_t port, UdpCounters* counters) noexcept
 
 size_t UdpTx::Send(const Flow& flow, std::span<const TxPacket> packets) noexcept {
   const UdpPeer peer(flow, port_);
-  const wire::IcrcFlow icrc(flow.local, flow.remote, port_, port_);
+  const wire::IcrcFlow icrc_flow(flow.local, flow.remote, port_, port_);
+  wire::IcrcRun icrc(icrc_flow);
   size_t taken = 0;
   while (taken < packets.size()) {
     Stage(peer, icrc, packets.subspan(taken));
@@ -39,11 +54,14 @@ size_t UdpTx::Send(const Flow& flow, std::span<const TxPacket> packets) noexcept
   return taken;
 }
 
-size_t UdpTx::Stage(const UdpPeer& peer, const wire::IcrcFlow& icrc,
+size_t UdpTx::Stage(const UdpPeer& peer, wire::IcrcRun& icrc,
                     std::span<const TxPacket> packets) noexcept {
   message_count_ = staged_packets_ = iovec_count_ = arena_bytes_ = 0;
   for (const TxPacket& packet : packets) {
     if (staged_packets_ == kMaxStagedPackets) break;
+    if (staged_packets_ + kPrefetchPackets < packets.size()) {
+      PrefetchPayload(packets[staged_packets_ + kPrefetchPackets]);
+    }
     if (iovec_count_ + packet.payload.size() + 2 > kMaxIovecs) break;
     const size_t bytes = wire::UdpPayloadBytes(packet.fields.opcode, packet.payload_bytes);
     if (!FitsMessage(bytes)) StartMessage(peer, bytes);
@@ -76,7 +94,7 @@ void UdpTx::StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept
   header.msg_flags = 0;
 }
 
-void UdpTx::StagePacket(const wire::IcrcFlow& icrc, const TxPacket& packet,
+void UdpTx::StagePacket(wire::IcrcRun& icrc, const TxPacket& packet,
                         size_t udp_payload_bytes) noexcept {
   uint8_t* head = arena_.data() + arena_bytes_;
   const size_t head_bytes =
@@ -98,7 +116,7 @@ void UdpTx::StagePacket(const wire::IcrcFlow& icrc, const TxPacket& packet,
   const size_t tail_bytes =
       wire::BuildTrailer(packet.payload_bytes, crc,
                          std::span<uint8_t, wire::kMaxTrailerBytes>(tail, wire::kMaxTrailerBytes));
-  if (const uint32_t term = IdTerm(icrc, udp_payload_bytes); term != 0) {
+  if (const uint32_t term = IdTerm(icrc.flow(), udp_payload_bytes); term != 0) {
     const std::span<uint8_t, wire::kIcrcBytes> stored(tail + tail_bytes - wire::kIcrcBytes,
                                                       wire::kIcrcBytes);
     wire::StoreIcrc(wire::LoadIcrc(stored) ^ term, stored);

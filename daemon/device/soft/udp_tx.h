@@ -35,6 +35,7 @@
 #include "daemon/device/soft/udp_peer.h"
 #include "daemon/wire/icrc.h"
 #include "daemon/wire/icrc_id.h"
+#include "daemon/wire/icrc_run.h"
 #include "daemon/wire/packet.h"
 
 namespace rdmad::soft {
@@ -42,7 +43,7 @@ namespace rdmad::soft {
 class UdpTx {
  public:
   static constexpr size_t kMaxBatchPackets = 64;   // older kernels' UDP_MAX_SEGMENTS
-  static constexpr size_t kMaxBatchBytes = 65507;  // 65,535 less IPv4 and UDP headers
+  static constexpr size_t kMaxBatchBytes = kMaxTxMessageBytes;
   static constexpr size_t kMaxStagedPackets = 64;  // per sendmmsg
   static constexpr size_t kMaxIovecs = 1024;       // UIO_MAXIOV, the kernel's limit per message
 
@@ -73,9 +74,9 @@ class UdpTx {
 
   // Builds messages of the first packets until something is full. Returns how many packets that
   // were.
-  size_t Stage(const UdpPeer& peer, const wire::IcrcFlow& icrc,
+  size_t Stage(const UdpPeer& peer, wire::IcrcRun& icrc,
                std::span<const TxPacket> packets) noexcept;
-  void StagePacket(const wire::IcrcFlow& icrc, const TxPacket& packet,
+  void StagePacket(wire::IcrcRun& icrc, const TxPacket& packet,
                    size_t udp_payload_bytes) noexcept;
   void StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept;
   void FinishMessages() noexcept;

@@ -217,6 +217,17 @@ TEST_F(SoftResponder, GapIsNakedOnceAndTheMissingPacketIsTaken) {
   EXPECT_EQ(answers[0].fields.psn, wire::Psn(kPsn + 1));
 }
 
+// The peer has gone back, and what it sent first was lost again: without a word it would wait.
+TEST_F(SoftResponder, GapIsNakedAgainWhenWhatFollowsComesASecondTime) {
+  for (uint32_t psn : {1, 2, 3}) Send(Write(Opcode::kRcWriteOnly, psn, 0, 10), 10);
+  ASSERT_EQ(Answers().size(), 1u);
+  for (uint32_t psn : {1, 2, 3}) Send(Write(Opcode::kRcWriteOnly, psn, 0, 10), 10);
+  const auto answers = Answers();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].fields.aeth.syndrome, wire::NakSyndrome(NakCode::kPsnSequenceError));
+  EXPECT_EQ(answers[0].fields.psn, wire::Psn(kPsn));
+}
+
 TEST_F(SoftResponder, RepeatedWriteIsAcknowledgedAndNotExecuted) {
   Send(Write(Opcode::kRcWriteOnly, 0, 0, 10), 10, 0x11);
   Send(Write(Opcode::kRcWriteOnly, 1, 100, 10), 10, 0x22);
@@ -274,6 +285,27 @@ TEST_F(SoftResponder, RepeatedReadMayNotAskForMoreThanTheFirst) {
   ASSERT_EQ(Answers().size(), 1u);
   Send(Write(Opcode::kRcReadRequest, 0, 0, 10 * kMtu));
   EXPECT_TRUE(Answers().empty());
+}
+
+// However often a peer repeats what it asked for, no more than the agreed two wait to be answered.
+TEST_F(SoftResponder, RepeatedReadsKeepToTheAgreedNumber) {
+  const auto read = [this](uint32_t psn) {
+    wire::PacketFields fields = Packet(Opcode::kRcReadRequest, psn);
+    fields.reth = {bed.b.Address(0), wire::Rkey(bed.b.mr->rkey()), 8};
+    Send(fields);
+  };
+  for (uint32_t psn = 0; psn < 4; ++psn) {
+    read(psn);
+    ASSERT_EQ(Answers().size(), 1u);
+  }
+  bed.network.take_at_most = 0;
+  for (uint32_t psn = 0; psn < 4; ++psn) read(psn);
+  bed.network.Pass(100'000);
+  bed.network.take_at_most = SIZE_MAX;
+  const auto answers = Answers();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].fields.psn, wire::Psn(kPsn + 2));
+  EXPECT_EQ(answers[1].fields.psn, wire::Psn(kPsn + 3));
 }
 
 TEST_F(SoftResponder, RepeatedAtomicIsAnsweredFromTheRecord) {

@@ -14,23 +14,23 @@ SendWindow Fresh(uint32_t initial = 64 * kCost, uint32_t max = 1024 * kCost) {
   return window;
 }
 
-TEST(SendWindow, DoublesPerRoundTripUntilTheFirstLoss) {
+TEST(SendWindow, DoublesPerRoundTripUntilTheFirstCongestion) {
   SendWindow window = Fresh();
   window.OnAcked(window.limit(), window.limit());
   EXPECT_EQ(window.limit(), 128 * kCost);
 }
 
-TEST(SendWindow, LossHalvesAndThenTheWindowGrowsByTwoPacketsPerRoundTrip) {
-  SendWindow window = Fresh();
-  window.OnLoss();
-  EXPECT_EQ(window.limit(), 32 * kCost);
-  for (int i = 0; i < 32; ++i) window.OnAcked(kCost, window.limit());
-  EXPECT_NEAR(window.limit(), 34 * kCost, kCost / 2);
+TEST(SendWindow, CongestionTakesThreeTenthsAndThenItGrowsByTwoPacketsPerRoundTrip) {
+  SendWindow window = Fresh(100 * kCost);
+  window.OnCongestion();
+  EXPECT_EQ(window.limit(), 70 * kCost);
+  for (int i = 0; i < 70; ++i) window.OnAcked(kCost, window.limit());
+  EXPECT_NEAR(window.limit(), 72 * kCost, kCost / 2);
 }
 
 TEST(SendWindow, NeverFallsBelowFourPackets) {
   SendWindow window = Fresh();
-  for (int i = 0; i < 100; ++i) window.OnLoss();
+  for (int i = 0; i < 100; ++i) window.OnCongestion();
   EXPECT_EQ(window.limit(), 4 * kCost);
   EXPECT_EQ(Fresh(1, 1).limit(), 4 * kCost);
 }
