@@ -37,6 +37,21 @@ NetInterface Interface(uint32_t index, const std::string& name, std::vector<uint
   return interface;
 }
 
+device::QpInit QpOn(device::Cq& cq) {
+  device::QpInit init;
+  init.send_cq = init.recv_cq = &cq;
+  init.cap = {4, 4, 1, 1, 0};
+  return init;
+}
+
+device::QpAttr ToInit() {
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrAccessFlags | device::kQpAttrPkeyIndex |
+              device::kQpAttrPort;
+  attr.state = device::QpState::kInit;
+  return attr;
+}
+
 // Devices over a network of `network`, with an engine that answers only when it is told to.
 class SoftDevicesLiveTest : public ::testing::Test, private device::AsyncSink {
  protected:
@@ -272,17 +287,11 @@ TEST_F(SoftDevicesLiveTest, QpsOfADeviceThatGoesAreFlushed) {
   testing::WcRecorder sink;
   auto pd = device().AllocPd().value();
   auto cq = device().CreateCq(16, &sink).value();
-  device::QpInit init;
-  init.send_cq = init.recv_cq = cq.get();
-  init.cap = {4, 4, 1, 1, 0};
+  const device::QpInit init = QpOn(*cq);
   auto qp = device().CreateQp(*pd, init).value();
   auto given_back = device().CreateQp(*pd, init).value();
   qp->Activate(1);
-  device::QpAttr attr;
-  attr.mask = device::kQpAttrState | device::kQpAttrAccessFlags | device::kQpAttrPkeyIndex |
-              device::kQpAttrPort;
-  attr.state = device::QpState::kInit;
-  ASSERT_EQ(qp->Modify(attr, 1), device::QpResult::kOk);
+  ASSERT_EQ(qp->Modify(ToInit(), 1), device::QpResult::kOk);
   ASSERT_EQ(qp->PostRecv({5, {}}, 1), device::PostResult::kOk);
   network_.clear();
   Look();
@@ -311,18 +320,12 @@ TEST_F(SoftDevicesLiveTest, EachEngineFlushesItsQpsOfADeviceThatGoes) {
   testing::WcRecorder sink;
   auto pd = device().AllocPd().value();
   auto cq = device().CreateCq(16, &sink).value();
-  device::QpInit init;
-  init.send_cq = init.recv_cq = cq.get();
-  init.cap = {4, 4, 1, 1, 0};
-  device::QpAttr attr;
-  attr.mask = device::kQpAttrState | device::kQpAttrAccessFlags | device::kQpAttrPkeyIndex |
-              device::kQpAttrPort;
-  attr.state = device::QpState::kInit;
+  const device::QpInit init = QpOn(*cq);
   std::vector<std::unique_ptr<device::Qp>> qps;
   for (const uint32_t engine : {0u, 1u}) {
     qps.push_back(device().CreateQp(*pd, init, engine).value());
     qps.back()->Activate(1);
-    ASSERT_EQ(qps.back()->Modify(attr, 1), device::QpResult::kOk);
+    ASSERT_EQ(qps.back()->Modify(ToInit(), 1), device::QpResult::kOk);
   }
   network_.clear();
   Look();
