@@ -1,11 +1,13 @@
 #include "daemon/control/session_registry.h"
 
+#include <malloc.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,10 @@ namespace rdmad::control {
 namespace {
 
 constexpr size_t kSlowWorkers = 2;
+// A session with this many QPs and CM ids, some 10 KB each, is worth tidying up after.
+constexpr uint32_t kManyObjects = 2000;
+// By then its connections have left the time-wait state.
+constexpr std::chrono::seconds kTidyAfter{10};
 
 std::string NewToken() {
   std::string token(kTokenBytes, '\0');
@@ -41,6 +47,7 @@ SessionRegistry::SessionRegistry(boost::asio::io_context& loop,
       environment_(environment),
       limits_(limits),
       session_limits_(session_limits),
+      tidy_timer_(loop),
       slow_workers_(kSlowWorkers) {
   RD_CHECK(!engines_.empty());
   environment_.host = this;
@@ -130,6 +137,7 @@ void SessionRegistry::EndEntry(Entry& entry, const std::string& reason) {
       "regions={} pools={}",
       who.id, who.pid, who.uid, Printable(who.name), reason, counts.cm_ids(), counts.qps(),
       counts.cqs(), counts.regions(), counts.pools());
+  entry.had_many_objects = counts.cm_ids() + counts.qps() >= kManyObjects;
   by_token_.erase(entry.token);
   entry.token.clear();
   entry.link->HangUp();
@@ -138,13 +146,25 @@ void SessionRegistry::EndEntry(Entry& entry, const std::string& reason) {
 }
 
 void SessionRegistry::OnClosed(uint64_t id) {
-  entries_.erase(id);
+  const auto closed = entries_.find(id);
+  const bool had_many_objects = closed->second.had_many_objects;
+  entries_.erase(closed);
   Log("session").debug("closed session={} left={}", id, entries_.size());
+  if (had_many_objects && !stopping_) TidyLater();
   if (stopping_ && entries_.empty() && all_closed_) std::exchange(all_closed_, nullptr)();
+}
+
+// malloc keeps what is free below anything that is not; the host may have better use for it.
+void SessionRegistry::TidyLater() {
+  tidy_timer_.expires_after(kTidyAfter);
+  tidy_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) RunSlowly([] { malloc_trim(0); }, [] {});
+  });
 }
 
 void SessionRegistry::EndAll(const std::string& reason, std::function<void()> all_closed) {
   stopping_ = true;
+  tidy_timer_.cancel();
   if (entries_.empty()) return all_closed();
   all_closed_ = std::move(all_closed);
   for (auto& [id, entry] : entries_) EndEntry(entry, reason);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <functional>
@@ -82,13 +83,15 @@ class SessionRegistry final : public session::SessionHost {
   struct Entry {
     std::unique_ptr<session::Session> session;
     std::shared_ptr<SessionLink> link;
-    std::string token;  // empty until it is open, and after it has ended
+    std::string token;              // empty until it is open, and after it has ended
+    bool had_many_objects = false;  // when it ended
   };
 
   [[nodiscard]] engine::EngineProxy* LeastUsedEngine() const;
   absl::Status CheckLimits(const session::SessionIdentity& identity) const;
   void EndEntry(Entry& entry, const std::string& reason);
   void OnClosed(uint64_t id);
+  void TidyLater();
 
   boost::asio::io_context& loop_;
   const std::vector<engine::EngineProxy*> engines_;
@@ -101,6 +104,7 @@ class SessionRegistry final : public session::SessionHost {
   std::function<void()> all_closed_;
   std::map<uint64_t, Entry> entries_;
   std::unordered_map<std::string, session::Session*> by_token_;
+  boost::asio::steady_timer tidy_timer_;
   // Last, so that it is joined first.
   boost::asio::thread_pool slow_workers_;
 };
