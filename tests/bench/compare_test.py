@@ -54,6 +54,9 @@ GOOD = [
     ("schedstat", parsers.parse_schedstat, "51901 7 13\n", {"run_ns": 51901.0, "slices": 13.0}),
     ("proc status", lambda text: parsers.parse_proc_status(text, ["RssAnon"]), "VmRSS:\t 9 kB\nRssAnon:\t  12 kB\n",
      {"RssAnon": 12288.0}),
+    ("many connections", lambda text: parsers.parse_many_connections(text, "disconnected"),
+     '{"event": "disconnected", "count": 9, "first_at_s": 1.5, "last_at_s": 2.5}\n',
+     {"count": 9.0, "first_at_s": 1.5, "last_at_s": 2.5}),
     ("idle clients", parsers.parse_idle_clients, '{"bench": "idle clients", "count": 100}\n', {"count": 100.0}),
 ]
 
@@ -241,7 +244,9 @@ class Rows(unittest.TestCase):
         for target in (("same-lat", "<= 1.1"), ("same-lat-polled", "<= 0.6"), ("same-send", ">= 0.7"),
                        ("veth1500-write", ">= 1.3"), ("veth1500-write", ">= 0.8"), ("veth9000-write", ">= 1.3"),
                        ("veth9000-write", ">= 0.8"), ("loss0.1-1500-write", ">= 0.5"), ("loss1-1500-write", ">= 0.5"), ("wr-cost", "< 300"),
-                       ("idle-cpu", "< 0.5"), ("memory", "< 32")):
+                       ("idle-cpu", "< 0.5"), ("memory", "< 32"), ("many-lat", "<= 1.1"), ("many-rate", "<= 1.1"),
+                       ("many-message", "<= 1.1"), ("many-veth-message", "<= 1.1"),
+                       ("many-veth-lat", "<= 1.1"), ("many-veth-rate", "<= 1.1"), ("many-cpu", "< 0.5"), ("many-kill", "< 2")):
             self.assertIn(target, targets)
 
 

@@ -73,6 +73,19 @@ def parse_idle_clients(text):
     return _fields(program, _json(program, text), ("count",), text)
 
 
+_MANY_CONNECTIONS = {"listening": ("port",), "connected": ("count", "seconds", "first_tenth_s", "last_tenth_s"),
+                     "disconnected": ("count", "first_at_s", "last_at_s")}
+
+
+def parse_many_connections(text, event):
+    """//tests/bench/peers:many_connections: one line of JSON for what has happened."""
+    program = "many_connections"
+    record = _json(program, text)
+    if not isinstance(record, dict) or record.get("event") != event:
+        _fail(program, text)
+    return _fields(program, record, _MANY_CONNECTIONS[event], text)
+
+
 def parse_engine_bench(text, batch):
     """//tests/bench:engine_bench: the cost of a work request, posted in batches of this size."""
     program = "engine_bench"

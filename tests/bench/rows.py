@@ -6,11 +6,13 @@ import time
 import typing
 
 import machine
+import many
 import meters
 from ratios import Target
 
 IDLE_CLIENTS = 100
 CONNECTIONS = 200
+MANY_CONNECTIONS = 10_000
 WINDOW = 16  # messages under way in the rows that keep a pipe full
 
 
@@ -202,6 +204,36 @@ def _memory(programs, seconds, stack):
     return {"memory": meters.ConnectionMemory("rdmad", seconds, programs, running, CONNECTIONS)}
 
 
+def _crowded(programs, seconds, stack):
+    few, crowded = ([stack.enter_context(machine.daemon(programs, machine.Host(f"127.0.0.{last}")))] for last in (2, 3))
+    return many.meters_beside(programs, seconds, stack, {"few": (few, 1), "many": (crowded, MANY_CONNECTIONS)})
+
+
+def _crowded_veth(programs, seconds, stack):
+    def two_daemons(name):
+        hosts = stack.enter_context(machine.two_hosts(1500, name))
+        return [stack.enter_context(machine.daemon(programs, host)) for host in hosts]
+
+    return many.meters_beside(programs, seconds, stack, {
+        "few": (two_daemons("-few"), 1), "many": (two_daemons("-many"), MANY_CONNECTIONS)})
+
+
+def _many_rows(name):
+    return (
+        Row(f"{name}-lat", "64 B there and back, polled", "us", "lat-many", "p50_us", (
+            Beside("lat-few", "p50_us", Target("<=", 1.1)),)),
+        Row(f"{name}-rate", "64 B sends, polled, time each", "ns", "rate-many", "ns_per_operation", (
+            Beside("rate-few", "ns_per_operation", Target("<=", 1.1)),)),
+        Row(f"{name}-message", "the same, work of the daemons each", "ns", "rate-many", "daemon_ns", (
+            Beside("rate-few", "daemon_ns", Target("<=", 1.1)),)),
+    )
+
+
+def _many_once(programs, seconds, stack):
+    running = stack.enter_context(machine.daemon(programs, machine.Host("127.0.0.2")))
+    return {"many": many.ManyConnections("rdmad", 10 if seconds >= 1 else 3, programs, running, MANY_CONNECTIONS)}
+
+
 SECTIONS = (
     _SAME_DAEMON,
     _veth(1500),
@@ -219,6 +251,18 @@ SECTIONS = (
         Row("memory", "queues and the daemon's state, of both ends", "KiB", "memory", "kib", limit=Target("<", 32),
             details=True),
     ), _memory, once=True),
+    Section(f"messages beside {MANY_CONNECTIONS} idle connections, one daemon", _many_rows("many"), _crowded),
+    Section(f"messages beside {MANY_CONNECTIONS} idle connections, two daemons over veth", _many_rows("many-veth"),
+            _crowded_veth),
+    Section(f"{MANY_CONNECTIONS} idle connections of one daemon: made, kept, and one of their applications killed", (
+        Row("many-cpu", "share of a core while nothing happens", "%", "many", "cpu_percent", limit=Target("<", 0.5)),
+        Row("many-memory", "a connection, both ends: queues and the daemon's state", "KiB", "many", "kib"),
+        Row("many-setup", "connections made", "/s", "many", "per_second"),
+        Row("many-slowdown", "the last tenth of them beside the first, time", "x", "many", "last_to_first_tenth",
+            limit=Target("<=", 2)),
+        Row("many-kill", "until the peer has heard of the end of all", "s", "many", "peer_hears_s", limit=Target("<", 2),
+            details=True),
+    ), _many_once, once=True),
 )
 
 
