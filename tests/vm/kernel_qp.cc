@@ -79,7 +79,9 @@ absl::StatusOr<std::unique_ptr<KernelHost>> KernelHost::Open(const std::string& 
 absl::StatusOr<KernelQp> KernelQp::Open(KernelHost& host, ibv_qp_type type) {
   KernelQp out;
   out.sends.reset(ibv_create_cq(host.context.get(), 64, nullptr, nullptr, 0));
-  out.receives.reset(ibv_create_cq(host.context.get(), 64, nullptr, nullptr, 0));
+  out.channel.reset(ibv_create_comp_channel(host.context.get()));
+  if (out.channel == nullptr) return absl::ErrnoToStatus(errno, "ibv_create_comp_channel");
+  out.receives.reset(ibv_create_cq(host.context.get(), 64, nullptr, out.channel.get(), 0));
   if (out.sends == nullptr || out.receives == nullptr) return absl::ErrnoToStatus(errno, "ibv_create_cq");
   ibv_qp_init_attr init = {};
   init.send_cq = out.sends.get();
@@ -120,7 +122,7 @@ absl::Status KernelQp::Connect(const KernelHost& host, const QpAddress& peer, ib
   attr.sq_psn = psn;
   attr.timeout = 17;
   attr.retry_cnt = 6;  // rxe takes 7 for "for ever"
-  attr.rnr_retry = 7;
+  attr.rnr_retry = rnr_retry;
   attr.max_rd_atomic = 4;
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
   if (type == IBV_QPT_RC) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;

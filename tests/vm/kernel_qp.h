@@ -54,10 +54,12 @@ struct KernelQp {
   absl::Status PostReceive(KernelHost& host, size_t offset, size_t bytes);
   absl::StatusOr<ibv_wc> NextReceive();
 
+  VerbsPtr<ibv_comp_channel, ibv_destroy_comp_channel> channel;  // of `receives`
   VerbsPtr<ibv_cq, ibv_destroy_cq> sends, receives;
   VerbsPtr<ibv_qp, ibv_destroy_qp> qp;
   uint32_t psn = 0xfffffd;
   uint32_t qkey = 0x11111111;
+  uint8_t rnr_retry = 7;
 };
 
 // The index of the RoCE v2 GID of an address. Errors: NotFound.

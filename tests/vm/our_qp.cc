@@ -35,7 +35,8 @@ absl::StatusOr<OurQp> OurQp::Open(const Client& client, const OurHost& host, QpT
                                   const SharedReceiveQueue& srq) {
   OurQp out;
   RD_ASSIGN_OR_RETURN(out.sends, CompletionQueue::Create(client, host.device.index, 64));
-  RD_ASSIGN_OR_RETURN(out.receives, CompletionQueue::Create(client, host.device.index, 256));
+  RD_ASSIGN_OR_RETURN(out.channel, CompletionChannel::Create(client));
+  RD_ASSIGN_OR_RETURN(out.receives, CompletionQueue::Create(client, host.device.index, 256, &out.channel));
   QpInit init;
   init.type = type;
   init.send_cq = out.sends;
@@ -73,7 +74,7 @@ absl::Status OurQp::Connect(const OurHost& host, const QpAddress& peer, Mtu mtu)
   // 4.096 us * 2^17: half a second.
   attr.timeout = 17;
   attr.retry_count = 7;
-  attr.rnr_retry = 7;
+  attr.rnr_retry = rnr_retry;
   attr.max_rd_atomic = 4;
   return qp.Modify(attr);
 }

@@ -44,10 +44,12 @@ struct OurQp {
   absl::StatusOr<Wc> Do(const SendWr& wr);
   absl::StatusOr<Wc> NextReceive();
 
+  CompletionChannel channel{nullptr};  // of `receives`
   CompletionQueue sends, receives;
   QueuePair qp;
   uint32_t psn = 0xfffffe;  // wraps soon
   uint32_t qkey = 0x11111111;
+  uint8_t rnr_retry = 7;
 };
 
 }  // namespace rdmad::testing

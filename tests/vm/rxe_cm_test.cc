@@ -2,7 +2,6 @@
 // data both ways, and an application's rejection with its reason. The kernel's side is librdmacm, in the test's own process.
 #include <gtest/gtest.h>
 #include <rdma/rdma_cma.h>
-#include <rdma/rdma_verbs.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -16,85 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "rdmad/rdmad.h"
 #include "tests/support/status_testing.h"
+#include "tests/vm/kernel_cm.h"
 #include "tests/vm/rxe_bed.h"
 
 namespace rdmad::testing {
 namespace {
 
 [[maybe_unused]] const RxeBed& kBed = RxeBed::Get();
-
-constexpr char kPort[] = "7471";
-
-struct EpDelete {
-  void operator()(rdma_cm_id* id) const noexcept { rdma_destroy_ep(id); }
-};
-using KernelId = std::unique_ptr<rdma_cm_id, EpDelete>;
-
-// Resolved or bound, synchronous, with a QP. Null with errno when that fails.
-KernelId MakeKernelId(const char* address, bool passive) {
-  rdma_addrinfo hints = {};
-  hints.ai_port_space = RDMA_PS_TCP;
-  if (passive) hints.ai_flags = RAI_PASSIVE;
-  rdma_addrinfo* info = nullptr;
-  if (rdma_getaddrinfo(address, kPort, &hints, &info) != 0) return nullptr;
-  ibv_qp_init_attr init = {};
-  init.cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
-  rdma_cm_id* id = nullptr;
-  const int failed = rdma_create_ep(&id, info, nullptr, &init);
-  rdma_freeaddrinfo(info);
-  return failed != 0 ? nullptr : KernelId(id);
-}
-
-// What an end of the kernel saw: the result of its call, and what the event brought.
-struct Outcome {
-  int error = 0;
-  int event = -1;
-  int status = 0;
-  std::string data = {};
-};
-
-Outcome OutcomeOf(rdma_cm_id* id, int result) {
-  Outcome outcome;
-  if (result != 0) outcome.error = errno;
-  if (id->event == nullptr) return outcome;
-  outcome.event = id->event->event;
-  outcome.status = id->event->status;
-  const rdma_conn_param& param = id->event->param.conn;
-  if (param.private_data != nullptr) {
-    outcome.data.assign(static_cast<const char*>(param.private_data), param.private_data_len);
-  }
-  return outcome;
-}
-
-Outcome KernelConnects(const char* address, const std::string& data) {
-  const KernelId id = MakeKernelId(address, false);
-  if (id == nullptr) return {.error = errno};
-  rdma_conn_param param = {};
-  param.private_data = data.data();
-  param.private_data_len = static_cast<uint8_t>(data.size());
-  param.responder_resources = param.initiator_depth = 1;
-  param.retry_count = param.rnr_retry_count = 7;
-  return OutcomeOf(id.get(), rdma_connect(id.get(), &param));
-}
-
-// Takes one request, and accepts or rejects it with `data`.
-Outcome KernelAnswers(rdma_cm_id* listener, bool accept, const std::string& data) {
-  rdma_cm_id* request = nullptr;
-  if (rdma_get_request(listener, &request) != 0) return {.error = errno};
-  const KernelId id(request);
-  Outcome outcome = OutcomeOf(request, 0);
-  if (accept) {
-    rdma_conn_param param = {};
-    param.private_data = data.data();
-    param.private_data_len = static_cast<uint8_t>(data.size());
-    param.responder_resources = param.initiator_depth = 1;
-    param.rnr_retry_count = 7;
-    if (rdma_accept(request, &param) != 0) outcome.error = errno;
-  } else if (rdma_reject(request, data.data(), static_cast<uint8_t>(data.size())) != 0) {
-    outcome.error = errno;
-  }
-  return outcome;
-}
 
 std::string Text(const std::vector<uint8_t>& data) { return std::string(data.begin(), data.end()); }
 
@@ -107,7 +34,7 @@ bool StartsWith(const std::string& data, const std::string& expected) {
 class RxeCm : public RxeInterop, public ::testing::WithParamInterface<Addresses> {
  protected:
   Address Parsed(const char* address) {
-    return Address::Parse(WithPort(address, std::atoi(kPort))).value_or(Address{});
+    return Address::Parse(WithPort(address, std::atoi(kKernelPort))).value_or(Address{});
   }
   // Ours, listening or resolved; with a QP.
   std::unique_ptr<CmId> Listener() {
@@ -132,7 +59,7 @@ class RxeCm : public RxeInterop, public ::testing::WithParamInterface<Addresses>
 TEST_P(RxeCm, PrivateDataArrivesBothWaysWhenTheKernelConnects) {
   const auto listener = Listener();
   ASSERT_NE(listener, nullptr);
-  auto kernel = std::async(std::launch::async, KernelConnects, GetParam().ours, "from the kernel");
+  auto kernel = std::async(std::launch::async, [] { return KernelConnects(GetParam().ours, "from the kernel"); });
   ASSERT_OK_AND_ASSIGN(const auto request, listener->GetRequest(kPatience));
   ASSERT_NE(request->event(), nullptr);
   EXPECT_TRUE(StartsWith(Text(request->event()->param().private_data), "from the kernel"));
@@ -149,7 +76,7 @@ TEST_P(RxeCm, PrivateDataArrivesBothWaysWhenTheKernelConnects) {
 TEST_P(RxeCm, OurRejectionReachesTheKernelWithItsData) {
   const auto listener = Listener();
   ASSERT_NE(listener, nullptr);
-  auto kernel = std::async(std::launch::async, KernelConnects, GetParam().ours, "may I");
+  auto kernel = std::async(std::launch::async, [] { return KernelConnects(GetParam().ours, "may I"); });
   ASSERT_OK_AND_ASSIGN(const auto request, listener->GetRequest(kPatience));
   EXPECT_OK(request->Reject(Bytes("you may not")));
   const Outcome outcome = kernel.get();
@@ -163,7 +90,7 @@ TEST_P(RxeCm, PrivateDataArrivesBothWaysWhenWeConnect) {
   const KernelId listener = MakeKernelId(GetParam().kernel, true);
   ASSERT_NE(listener, nullptr) << std::strerror(errno);
   ASSERT_EQ(rdma_listen(listener.get(), 1), 0) << std::strerror(errno);
-  auto kernel = std::async(std::launch::async, KernelAnswers, listener.get(), true, "from the kernel");
+  auto kernel = std::async(std::launch::async, KernelServes, listener.get(), true, "from the kernel", absl::ZeroDuration());
   const auto id = Resolved();
   ASSERT_NE(id, nullptr);
   ConnParam param;
@@ -181,7 +108,7 @@ TEST_P(RxeCm, TheKernelsRejectionReachesUsWithItsData) {
   const KernelId listener = MakeKernelId(GetParam().kernel, true);
   ASSERT_NE(listener, nullptr) << std::strerror(errno);
   ASSERT_EQ(rdma_listen(listener.get(), 1), 0) << std::strerror(errno);
-  auto kernel = std::async(std::launch::async, KernelAnswers, listener.get(), false, "you may not");
+  auto kernel = std::async(std::launch::async, KernelServes, listener.get(), false, "you may not", absl::ZeroDuration());
   const auto id = Resolved();
   ASSERT_NE(id, nullptr);
   const absl::Status status = id->Connect();

@@ -66,6 +66,33 @@ TEST_F(RxeErrors, WeWaitUntilTheKernelIsReady) {
   ExpectKernelReceived(100, IBV_WC_RECV, 0);
 }
 
+// With a bound on how often.
+class RxeRnr : public RxeVerbs {
+ protected:
+  void SetUp() override {
+    RxeVerbs::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    rnr_retries_ = 2;
+    Wire(QpType::kRc, kIpv4);
+  }
+};
+
+TEST_F(RxeRnr, KernelGivesUpWhenWeAreNotReady) {
+  KernelDoes(OnOurs(IBV_WR_SEND), 0, 100, IBV_WC_RNR_RETRY_EXC_ERR);
+}
+
+TEST_F(RxeRnr, WeGiveUpWhenTheKernelIsNotReady) {
+  WeDo(OnKernels(WrOpcode::kSend), 0, 100, WcStatus::kRnrRetryExcErr);
+}
+
+TEST_F(RxeErrors, KernelsMessageComesToAReceiveOfOursWithAWrongKey) {
+  Sge sge = ours_->At(kSink, 100);
+  sge.lkey ^= 0xff00;
+  ASSERT_OK(o_->qp.PostRecvv(7, {&sge, 1}));
+  KernelDoes(OnOurs(IBV_WR_SEND), 0, 100, IBV_WC_REM_OP_ERR);
+  ExpectOurReceiveFails(WcStatus::kLocProtErr);
+}
+
 TEST_F(RxeErrors, KernelsMessageIsTooLongForOurReceive) {
   WePostReceive(99);
   KernelDoes(OnOurs(IBV_WR_SEND), 0, 100, IBV_WC_REM_INV_REQ_ERR);

@@ -14,6 +14,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/file.h"
 #include "tests/support/status_testing.h"
+#include "tests/vm/bad_network.h"
 #include "tests/vm/rping.h"
 #include "tests/vm/rxe_bed.h"
 
@@ -142,6 +143,14 @@ TEST_F(RxeInterop, AKilledKernelProgramClosesOurEnd) {
   EXPECT_TRUE(IsClosed(end.status())) << end.status().ToString();
 }
 
+TEST_F(RxeInterop, AKilledKernelServerClosesOurEnd) {
+  ASSERT_OK_AND_ASSIGN(ChildProcess rping, StartKernel(absl::StrCat("rping -s -a ", kIpv4.kernel)));
+  ASSERT_OK_AND_ASSIGN(Endpoint endpoint, Connect(WithPort(kIpv4.kernel, 7174)));
+  rping.Kill();
+  const absl::StatusOr<Buffer> end = endpoint.Receive(kPatience);
+  EXPECT_TRUE(IsClosed(end.status())) << end.status().ToString();
+}
+
 TEST_F(RxeInterop, TheKernelRefusesAWrongKey) {
   ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(client(), WithPort(kIpv4.ours, 7174)));
   ASSERT_OK_AND_ASSIGN(ChildProcess rping, StartKernel(absl::StrCat("rping -c -a ", kIpv4.ours)));
@@ -172,39 +181,18 @@ constexpr char kLoss[] = "2%";
 
 class RxeLoss : public RxeInterop {
  protected:
-  void LosePackets() {
-    Tc({"add", "dev", "vA", "root", "netem", "loss", kLoss});
-    const InPeer peer;
-    Tc({"add", "dev", "vB", "root", "netem", "loss", kLoss});
-  }
+  void LosePackets() { network_.emplace(absl::StrCat("loss ", kLoss)); }
   void TearDown() override {
     if (RxeBed::Get().stands()) {
-      int lost = StopLosing("vA");
-      {
-        const InPeer peer;
-        lost += StopLosing("vB");
-      }
-      EXPECT_GT(lost, 0);
+      ASSERT_TRUE(network_.has_value());
+      EXPECT_GT(network_->lost(), 0);
+      network_.reset();
     }
     RxeInterop::TearDown();
   }
 
  private:
-  // Returns how many packets were lost.
-  static int StopLosing(const std::string& interface) {
-    const std::string statistics = Tc({"show", "dev", interface});
-    Tc({"del", "dev", interface, "root"});
-    const size_t at = statistics.find("dropped ");
-    return at == std::string::npos ? 0 : std::atoi(statistics.c_str() + at + 8);
-  }
-  static std::string Tc(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"tc", "-s", "qdisc"});
-    const absl::StatusOr<ProgramResult> tc = RunProgram(arguments);
-    EXPECT_OK(tc);
-    if (!tc.ok()) return "";
-    EXPECT_TRUE(tc->ok()) << tc->output;
-    return tc->output;
-  }
+  std::optional<BadNetwork> network_;
 };
 
 TEST_F(RxeLoss, KernelPingsUs) {

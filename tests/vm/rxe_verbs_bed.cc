@@ -26,6 +26,7 @@ void RxeVerbs::Wire(QpType type, const Addresses& addresses, Mtu mtu) {
   k_.emplace(std::move(theirs));
   ASSERT_OK_AND_ASSIGN(OurQp our_qp, OurQp::Open(client(), *ours_, type));
   o_.emplace(std::move(our_qp));
+  o_->rnr_retry = k_->rnr_retry = rnr_retries_;
   ASSERT_OK(o_->Connect(*ours_, k_->Describe(*kernel_), mtu));
   ASSERT_OK(k_->Connect(*kernel_, o_->Describe(*ours_), static_cast<ibv_mtu>(mtu)));
 }

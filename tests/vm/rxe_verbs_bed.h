@@ -57,6 +57,7 @@ class RxeVerbs : public RxeInterop {
   std::optional<KernelQp> k_;
   std::optional<OurQp> o_;
   size_t seed_ = 0;
+  uint8_t rnr_retries_ = 7;  // of both; 7: for ever. Counts at Wire().
 };
 
 }  // namespace rdmad::testing
