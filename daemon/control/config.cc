@@ -164,6 +164,7 @@ void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits*
     table->Read("max_regions", 1, kMost, &session->max_regions);
     table->Read("max_pools", 1, kMost, &session->max_pools);
     table->Read("max_pool_bytes", 4096, kMaxBytes, &session->max_pool_bytes);
+    table->Read("max_region_bytes", 4096, kMaxBytes, &session->max_region_bytes);
     table->Read("max_cm_ids", 1, kMost, &session->max_cm_ids);
     table->Read("max_channels", 1, kMost, &session->max_channels);
     table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &session->max_arena_bytes);

@@ -110,6 +110,7 @@ struct PdObject : Object {
 };
 
 struct RegionObject : Object {
+  Charge bytes_charge;
   UseRef pd_use;
   UseRef pool_use;
   std::unique_ptr<device::Mr> mr;

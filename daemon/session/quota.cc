@@ -21,6 +21,8 @@ uint64_t LimitOf(const SessionLimits& limits, Resource resource) noexcept {
       return limits.max_pools;
     case Resource::kPoolBytes:
       return limits.max_pool_bytes;
+    case Resource::kRegionBytes:
+      return limits.max_region_bytes;
     case Resource::kCmIds:
       return limits.max_cm_ids;
     case Resource::kChannels:
@@ -53,6 +55,8 @@ const char* LimitName(Resource resource) noexcept {
       return "max_pools";
     case Resource::kPoolBytes:
       return "max_pool_bytes";
+    case Resource::kRegionBytes:
+      return "max_region_bytes";
     case Resource::kCmIds:
       return "max_cm_ids";
     case Resource::kChannels:

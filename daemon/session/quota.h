@@ -28,6 +28,9 @@ struct SessionLimits {
   uint32_t max_regions = 65536;
   uint32_t max_pools = 1024;
   uint64_t max_pool_bytes = uint64_t{16} << 30;
+  // Of all regions: bytes that several regions cover count several times, as the tables that a
+  // device has for them do.
+  uint64_t max_region_bytes = uint64_t{64} << 30;
   uint32_t max_cm_ids = 16384;
   // Event and completion channels together. Each is a pipe: a descriptor here, one at the client,
   // and 1 KiB of kernel memory while it is empty. An Endpoint of the SDK has one.
@@ -48,6 +51,7 @@ enum class Resource : uint8_t {
   kRegions,
   kPools,
   kPoolBytes,
+  kRegionBytes,
   kCmIds,
   kChannels,
   kSrqs,
@@ -55,7 +59,7 @@ enum class Resource : uint8_t {
   kMws,
   kMulticasts,
 };
-inline constexpr size_t kResourceCount = 12;
+inline constexpr size_t kResourceCount = 13;
 
 // "max_qps": the limit's name in the configuration.
 const char* LimitName(Resource resource) noexcept;

@@ -248,6 +248,7 @@ void Session::GetSession(const v1::GetSessionRequest&, v1::GetSessionReply* repl
   out->set_max_regions(limits.max_regions);
   out->set_max_pools(limits.max_pools);
   out->set_max_pool_bytes(limits.max_pool_bytes);
+  out->set_max_region_bytes(limits.max_region_bytes);
   out->set_max_cm_ids(limits.max_cm_ids);
   out->set_max_channels(limits.max_channels);
   out->set_max_arena_bytes(limits.max_arena_bytes);

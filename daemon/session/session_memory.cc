@@ -168,6 +168,8 @@ absl::StatusOr<Handle> Session::PrepareRegion(const v1::RegisterRegionRequest& r
   RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
   auto object = std::make_unique<RegionObject>();
   RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("register_region", Resource::kRegions));
+  RD_ASSIGN_OR_RETURN(object->bytes_charge,
+                      quota_.Take("register_region", Resource::kRegionBytes, length));
   device::MrInit init;
   init.host_addr = pool->pool->data() + offset;
   init.length_bytes = length;

@@ -52,6 +52,7 @@ max_pds = 3
 max_regions = 4
 max_pools = 5
 max_pool_bytes = 4096
+max_region_bytes = 8192
 max_cm_ids = 6
 max_channels = 7
 max_arena_bytes = 1048576
@@ -72,7 +73,7 @@ max_multicasts = 11
   wanted.policy.allow_users = std::vector<std::string>{"alice", "1001"};
   wanted.policy.allow_groups = std::vector<std::string>{};
   wanted.limits = {10, 5, 1'000'000};
-  wanted.session = {1, 2, 3, 4, 5, 4096, 6, 7, 1048576, 8, 9, 10, 11};
+  wanted.session = {1, 2, 3, 4, 5, 4096, 8192, 6, 7, 1048576, 8, 9, 10, 11};
   EXPECT_EQ(config, wanted);
 }
 

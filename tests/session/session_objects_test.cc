@@ -547,6 +547,25 @@ TEST(SessionQuota, PoolBytesComeBack) {
   EXPECT_TRUE(bed.Call(&Session::CreatePool, request).ok());
 }
 
+TEST(SessionQuota, BytesCountForEachRegionThatCoversThem) {
+  SessionLimits limits;
+  limits.max_region_bytes = 8192;
+  SessionBed bed(limits);
+  bed.Open();
+  const Handle pd = bed.MakePd();
+  const Handle pool = bed.MakePool(8192);
+  bed.MakeRegion(pd, pool);
+  const Handle second = bed.MakeRegion(pd, pool);
+  const auto request = SessionBed::RegionRequest(pd, pool, 0, 1);
+  const absl::Status refused = bed.Call(&Session::RegisterRegion, request).status;
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Mentions(refused, "limit=max_region_bytes value=8192 in_use=8192 asked=1")) << refused;
+  v1::DeregisterRegionRequest deregister;
+  deregister.set_region(second);
+  EXPECT_TRUE(bed.Call(&Session::DeregisterRegion, deregister).ok());
+  EXPECT_TRUE(bed.Call(&Session::RegisterRegion, request).ok());
+}
+
 TEST(SessionQuota, ArenaBytesAreBounded) {
   SessionLimits limits;
   limits.max_arena_bytes = 1 << 20;

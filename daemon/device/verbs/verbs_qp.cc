@@ -29,6 +29,8 @@ using device::Wc;
 using device::WcOpcode;
 using device::WcStatus;
 
+constexpr size_t kMaxInlinePieces = std::tuple_size_v<decltype(device::InlineData::pieces)>;
+
 absl::Status CheckAtMost(const char* name, uint32_t asked, uint32_t limit) {
   if (asked <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -72,6 +74,10 @@ absl::StatusOr<std::unique_ptr<VerbsQp>> VerbsQp::Create(std::shared_ptr<OpenCon
   hw_init.sq_sig_all = 0;  // each WR says so itself
   hw_init.cap.max_send_wr = std::max(init.cap.max_send_wr, 1u);
   hw_init.cap.max_send_sge = std::max(init.cap.max_send_sge, 1u);
+  // Inline bytes may come in pieces (device::InlineData), each of which is an SGE to the driver.
+  if (init.cap.max_inline_bytes != 0) {
+    hw_init.cap.max_send_sge = std::max<uint32_t>(hw_init.cap.max_send_sge, kMaxInlinePieces);
+  }
   if (init.srq != nullptr) {
     hw_init.srq = static_cast<VerbsSrq&>(*init.srq).hw();
   } else {

@@ -20,7 +20,7 @@ int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
   ++fake->posts;
   uint32_t left = std::exchange(fake->sends_taken, std::exchange(fake->then_taken, UINT32_MAX));
   for (; wr != nullptr; wr = wr->next, --left) {
-    if (left == 0) {
+    if (left == 0 || wr->num_sge > static_cast<int>(fake->max_send_sge)) {
       *bad = wr;
       return ENOMEM;
     }
@@ -205,6 +205,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   fake.qp.qp_num = 0x77;
   fake.qp.qp_type = init->qp_type;
   fake.qp.srq = init->srq;
+  fake.max_send_sge = init->cap.max_send_sge;
   return &fake.qp;
 }
 ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {

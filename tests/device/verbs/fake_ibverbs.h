@@ -51,6 +51,7 @@ class FakeIbverbs {
   uint32_t sends_taken = UINT32_MAX;
   uint32_t then_taken = UINT32_MAX;  // of the chain after it
   bool refuse_recvs = false;
+  uint32_t max_send_sge = 0;  // that the QP was made with
   std::vector<ibv_qp_state> moves;
   ibv_qp_attr last_modify{};
   std::optional<ibv_qp_state> entered;  // by the hardware itself, without having been told to

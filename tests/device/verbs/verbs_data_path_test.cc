@@ -55,7 +55,7 @@ TEST_F(VerbsDataPathTest, PostingChecksStateAndLimits) {
   EXPECT_EQ(Recv(1), PostResult::kOk);
   Move(QpState::kRtr);
   Move(QpState::kRts);
-  const std::vector<device::Sge> sges(3);
+  const std::vector<device::Sge> sges(4);
   device::SendWr wr{};
   wr.sges = sges;
   EXPECT_EQ(qp_->PostSend(wr, now_), PostResult::kTooManySges);
@@ -64,6 +64,21 @@ TEST_F(VerbsDataPathTest, PostingChecksStateAndLimits) {
   wr.sges = {&big, 1};
   EXPECT_EQ(qp_->PostSend(wr, now_), PostResult::kTooLong);
   EXPECT_TRUE(lib_.sends.empty());
+}
+
+// Some drivers hold inline pieces against the SGEs that the QP was made with.
+TEST_F(VerbsDataPathTest, InlineBytesInPiecesFitWhateverSgesWereAskedFor) {
+  MoveToRts();
+  const std::array<std::byte, 64> bytes{};
+  device::SendWr wr{};
+  wr.opcode = device::WrOpcode::kSend;
+  wr.inline_bytes = 64;
+  wr.inline_data.pieces = {std::span(bytes).first(16), std::span(bytes).subspan(16, 16),
+                           std::span(bytes).last(32)};
+  ASSERT_EQ(qp_->PostSend(wr, now_), PostResult::kOk);
+  Turn();
+  ASSERT_EQ(lib_.sends.size(), 1u);
+  EXPECT_EQ(lib_.sends[0].bytes, 64u);
 }
 
 TEST_F(VerbsDataPathTest, ASendThatTheDriverRefusesFailsInItsPlaceAndTheRestFlushes) {
