@@ -163,6 +163,7 @@ soft::SoftDevicesHooks Stack::SoftHooks(bool automatic) {
       }
       return interfaces;
     };
+    verbs_devices_->SetAddressHook([this] { soft_devices_->LookSoon(); });
   }
   hooks.activate = [this](uint32_t engine, device::EngineObject& object,
                           std::function<void()> done) {

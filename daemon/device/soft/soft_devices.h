@@ -85,6 +85,8 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   int poll_fd() const noexcept override { return monitor_.fd(); }
   void Poll() override;
 
+  // Has Poll() look, soon: something that read_interfaces() looks at has changed.
+  void LookSoon() { monitor_.LookIn(0); }
   // What Poll() does when it is time: reads the network and applies what is new. Errors: the
   // kernel's; then nothing has changed.
   absl::Status Look();

@@ -196,11 +196,13 @@ void VerbsDevices::Poll() {
     }
   }
   std::erase_if(devices_, [](const auto& device) { return device->removed(); });
-  bool rescan = uevents_.Take();
+  const bool rescan = uevents_.Take();
+  bool changed = rescan;
   for (size_t i = 0; i < devices_.size(); ++i) {
     VerbsDevice& device = *devices_[i];
     if (device.removed()) continue;
     const std::vector<device::AsyncEventType> events = device.TakeAsyncEvents();
+    changed |= !events.empty();
     for (const device::AsyncEventType event : events) {
       // Of the end, on_removed tells.
       if (IsOfPort(event) && observer_.on_event) observer_.on_event(device, event);
@@ -211,6 +213,7 @@ void VerbsDevices::Poll() {
     }
   }
   if (rescan) Rescan();
+  if (changed && on_addresses_) on_addresses_();
 }
 
 bool VerbsDevices::Wanted(std::string_view ibv_name, uint8_t port) const {

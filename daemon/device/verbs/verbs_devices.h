@@ -64,6 +64,9 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   int poll_fd() const noexcept override { return epoll_fd_.get(); }
   void Poll() override;
 
+  // Called, from Poll(), when FindByAddress() may have another answer than before.
+  void SetAddressHook(std::function<void()> hook) { on_addresses_ = std::move(hook); }
+
   // It is opened when there is a device, now or later, and hears of those that go. To be taken back
   // (null) before it is destroyed.
   void SetConnectionManager(VerbsConnectionManager* manager);
@@ -101,6 +104,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   const UniqueFd idle_fd_;  // of those in closing_, one may be closed now
   UeventMonitor uevents_;
   Observer observer_;
+  std::function<void()> on_addresses_;
   VerbsConnectionManager* manager_ = nullptr;
   std::vector<VerbsDeviceProblem> problems_;
   std::vector<std::shared_ptr<OpenContext>> closing_;  // another thread was in a call

@@ -316,7 +316,8 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   if (::read(context->async_fd, &byte, 1) != 1) return -1;
   *event = {};
   event->event_type = static_cast<ibv_event_type>(byte);
-  if (event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE) {
+  if (event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE ||
+      event->event_type == IBV_EVENT_GID_CHANGE) {
     event->element.port_num = FakeIbverbs::Get().event_port;
     return 0;
   }

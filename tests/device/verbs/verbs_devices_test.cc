@@ -85,6 +85,20 @@ TEST_F(VerbsDevicesTest, EachPortIsADevice) {
   EXPECT_FALSE(second->QueryPort().active);
 }
 
+// So that the soft device takes the address, or leaves it, at once.
+TEST_F(VerbsDevicesTest, WhoServesAnAddressIsToldOf) {
+  Start();
+  int told = 0;
+  devices_->SetAddressHook([&] { ++told; });
+  devices_->Poll();
+  EXPECT_EQ(told, 0) << "nothing has changed";
+  lib_.RaiseAsync(IBV_EVENT_GID_CHANGE);
+  devices_->Poll();
+  EXPECT_EQ(told, 1);
+  Remove();
+  EXPECT_EQ(told, 2);
+}
+
 TEST_F(VerbsDevicesTest, AnApplicationsPort1IsThePortOfItsDevice) {
   SetPorts(2);
   Start();
