@@ -177,14 +177,22 @@ struct MwObject : Object {
   std::unique_ptr<device::Mw> mw;
 };
 
+enum class McastUser : uint8_t { kByHand, kCmId };
+
 // A QP in a multicast group. One for both who may want it: the application, by hand, and the QP's
 // CM id, which has joined the group.
 struct MulticastObject : Object {
+  // Who wants the QP attached again, once this attachment is gone.
+  struct Again {
+    McastUser user;
+    std::function<void(absl::Status)> done;
+  };
   Handle qp = kNoHandle;
   IpAddress group;
   UseRef by_hand;  // keeps the QP from being destroyed, as in verbs
   bool by_cm_id = false;
   std::vector<std::function<void(absl::Status)>> waiting;  // for it to be made
+  std::vector<Again> again;
   std::unique_ptr<device::EngineObject> attachment;
 };
 

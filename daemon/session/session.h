@@ -289,13 +289,13 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // session_ud.cc
   absl::StatusOr<Handle> PrepareAh(const v1::CreateAhRequest& request);
-  enum class McastUser : uint8_t { kByHand, kCmId };
   // Attaches the QP for this user too; Cancelled if it, or the QP, goes before that is done.
   void Attach(Handle qp, const IpAddress& group, McastUser user, Done done);
   absl::StatusOr<Handle> PrepareMulticast(Handle qp, const IpAddress& group, McastUser user);
   void AddUser(McastUser user, Handle handle, MulticastObject* multicast);
   // InvalidArgument: the QP is not attached for this user. `done` once this user's part is over.
   void Detach(Handle qp, const IpAddress& group, McastUser user, Done done);
+  bool CancelAgain(MulticastObject& multicast, McastUser user);
   // What the QP's CM id has attached it to.
   void DetachCmId(const QpObject& qp);
 

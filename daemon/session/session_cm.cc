@@ -158,11 +158,12 @@ void Session::UnbindQp(CmIdObject& id) {
 
 void Session::DropCmId(Handle handle) {
   std::unique_ptr<CmIdObject> object = cm_ids_.Remove(handle);
-  if (QpObject* qp = qps_.Find(object->qp)) {
-    qp->cm_id = kNoHandle;
-    DetachCmId(*qp);
-  }
-  // The id's destructor moves the QP to ERR, which is still active: Deactivate comes after.
+  const Handle qp_handle = object->qp;
+  if (QpObject* qp = qps_.Find(qp_handle)) qp->cm_id = kNoHandle;
+  // The id's destructor moves the QP to ERR, which is still active: Deactivate comes after. What its
+  // attachments come to is not told to an id that goes.
+  object.reset();
+  if (const QpObject* qp = qps_.Find(qp_handle)) DetachCmId(*qp);
 }
 
 void Session::DestroyId(const v1::DestroyIdRequest& request, v1::DestroyIdReply* reply, Done done) {

@@ -1,4 +1,5 @@
 // verbs.proto: what only datagrams have, address handles and multicast.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -110,9 +111,7 @@ void Session::Attach(Handle qp_handle, const IpAddress& group, McastUser user, D
     MulticastObject* multicast = multicasts_.Find(known->second);
     if (multicast->phase == Phase::kRetiring) {
       // Once the device has let go of the old one.
-      multicast->on_gone.push_back([this, qp_handle, group, user, done = std::move(done)] {
-        Attach(qp_handle, group, user, done);
-      });
+      multicast->again.push_back({user, std::move(done)});
       return;
     }
     AddUser(user, known->second, multicast);
@@ -172,6 +171,7 @@ void Session::Detach(Handle qp_handle, const IpAddress& group, McastUser user, D
   const auto known = (*qp)->groups.find(group);
   MulticastObject* multicast =
       known == (*qp)->groups.end() ? nullptr : multicasts_.Find(known->second);
+  if (multicast != nullptr && CancelAgain(*multicast, user)) return done(absl::OkStatus());
   const bool is_user = multicast != nullptr &&
                        (user == McastUser::kCmId ? multicast->by_cm_id : multicast->by_hand.held());
   if (!is_user) {
@@ -188,10 +188,24 @@ void Session::Detach(Handle qp_handle, const IpAddress& group, McastUser user, D
   RetireMulticast(known->second, [done = std::move(done)] { done(absl::OkStatus()); });
 }
 
+// False if `user` was not going to attach again.
+bool Session::CancelAgain(MulticastObject& multicast, McastUser user) {
+  const auto first = std::stable_partition(
+      multicast.again.begin(), multicast.again.end(),
+      [user](const MulticastObject::Again& again) { return again.user != user; });
+  const std::vector<MulticastObject::Again> cancelled(first, multicast.again.end());
+  multicast.again.erase(first, multicast.again.end());
+  for (const MulticastObject::Again& again : cancelled) {
+    again.done(absl::CancelledError("attach_multicast: the QP was detached meanwhile"));
+  }
+  return !cancelled.empty();
+}
+
 void Session::DetachCmId(const QpObject& qp) {
   const std::map<IpAddress, Handle> groups = qp.groups;
   for (const auto& [group, handle] : groups) {
     MulticastObject* multicast = multicasts_.Find(handle);
+    (void)CancelAgain(*multicast, McastUser::kCmId);
     if (!std::exchange(multicast->by_cm_id, false) || multicast->by_hand.held()) continue;
     RetireMulticast(handle, nullptr);
   }
@@ -201,10 +215,14 @@ void Session::RetireMulticast(Handle handle, std::function<void()> on_gone) {
   MulticastObject* multicast = multicasts_.Find(handle);
   if (!BeginRetiring(*multicast, std::move(on_gone))) return;
   Deactivate({multicast->attachment.get()}, [this, handle] {
-    const MulticastObject* gone = multicasts_.Find(handle);
+    MulticastObject* gone = multicasts_.Find(handle);
+    const Handle qp = gone->qp;
+    const IpAddress group = gone->group;
+    const std::vector<MulticastObject::Again> wanted = std::exchange(gone->again, {});
     // The QP is Deactivated, and so buried, after all that is attached to it.
-    qps_.Find(gone->qp)->groups.erase(gone->group);
+    qps_.Find(qp)->groups.erase(group);
     Bury(multicasts_, handle);
+    for (const MulticastObject::Again& again : wanted) Attach(qp, group, again.user, again.done);
   });
 }
 

@@ -304,6 +304,71 @@ TEST_F(SessionMulticast, EndOfTheIdDetaches) {
   EXPECT_TRUE(DestroyQp().ok());
 }
 
+// Each call comes before the engine has answered the one before.
+TEST_F(SessionMulticast, LeavingRejoiningAndLeavingAtOnceLeavesNothingAttached) {
+  for (const bool id_goes : {false, true}) {
+    MakeId();
+    ASSERT_TRUE(Join().ok());
+    endpoint_->SayJoined(SessionBed::Group(1));
+    bed_.Settle();
+    ASSERT_EQ(Attached(), 1u);
+    ASSERT_EQ(ReadEvents().size(), 1u);
+    v1::LeaveMulticastRequest leave;
+    leave.set_id(id_);
+    ToGroup(1, leave.mutable_group());
+    v1::JoinMulticastRequest join;
+    join.set_id(id_);
+    ToGroup(1, join.mutable_group());
+    const auto leaving = bed_.Start(&Session::LeaveMulticast, leave);
+    const auto joining = bed_.Start(&Session::JoinMulticast, join);
+    endpoint_->SayJoined(SessionBed::Group(1));
+    if (id_goes) {
+      v1::DestroyIdRequest request;
+      request.set_id(id_);
+      const auto destroying = bed_.Start(&Session::DestroyId, request);
+      bed_.Settle();
+    } else {
+      const auto leaving_again = bed_.Start(&Session::LeaveMulticast, leave);
+      bed_.Settle();
+      EXPECT_TRUE(leaving_again->ok());
+    }
+    EXPECT_TRUE(leaving->ok());
+    EXPECT_TRUE(joining->ok());
+    EXPECT_EQ(Attached(), 0u) << id_goes;
+    if (!id_goes) {
+      EXPECT_TRUE(SetQp(kNoHandle).ok());
+    }
+    EXPECT_TRUE(ReadEvents().empty()) << "it had left again";
+  }
+}
+
+TEST_F(SessionMulticast, LeavingAndRejoiningTwiceAtOnceLeavesItAttachedOnce) {
+  MakeId();
+  ASSERT_TRUE(Join().ok());
+  endpoint_->SayJoined(SessionBed::Group(1));
+  bed_.Settle();
+  ReadEvents();
+  v1::LeaveMulticastRequest leave;
+  leave.set_id(id_);
+  ToGroup(1, leave.mutable_group());
+  v1::JoinMulticastRequest join;
+  join.set_id(id_);
+  ToGroup(1, join.mutable_group());
+  for (int i = 0; i < 2; ++i) {
+    bed_.Start(&Session::LeaveMulticast, leave);
+    join.set_cookie(static_cast<uint64_t>(i));
+    bed_.Start(&Session::JoinMulticast, join);
+    endpoint_->SayJoined(SessionBed::Group(1));
+  }
+  bed_.Settle();
+  EXPECT_EQ(Attached(), 1u);
+  const std::vector<shm::CmEvent> events = ReadEvents();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].multicast_cookie, 1u);
+  EXPECT_TRUE(Leave().ok());
+  EXPECT_EQ(Attached(), 0u);
+}
+
 TEST_F(SessionMulticast, WhatIsAttachedByHandTooStays) {
   MakeId();
   ASSERT_TRUE(Attach().ok());
