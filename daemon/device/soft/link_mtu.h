@@ -34,4 +34,13 @@ static_assert(kLinkOverheadBytes == 84);
   return best;
 }
 
+// The largest path MTU that goes both through an interface and a route; `route_mtu_bytes` 0: nothing
+// is known of it.
+[[nodiscard]] constexpr device::Mtu PathMtuOf(device::Mtu interface_mtu,
+                                              uint32_t route_mtu_bytes) noexcept {
+  if (route_mtu_bytes == 0) return interface_mtu;
+  const device::Mtu route_mtu = PathMtuOf(route_mtu_bytes).value_or(device::Mtu::k256);
+  return route_mtu < interface_mtu ? route_mtu : interface_mtu;
+}
+
 }  // namespace rdmad::soft

@@ -64,10 +64,11 @@ absl::StatusOr<std::shared_ptr<MulticastPort>> MulticastGroups::FindOrOpen(const
   if (const auto found = ports_.find(group); found != ports_.end()) return found->second.lock();
   if (ports_.size() >= kMaxGroups) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("attach_mcast: no more groups on ", netdev_, ": device_max=", kMaxGroups));
+        absl::StrCat("attach_mcast: no more groups on interface ", interface_index_,
+                     ": device_max=", kMaxGroups));
   }
   RD_ASSIGN_OR_RETURN(std::unique_ptr<MulticastPort> opened,
-                      MulticastPort::Open(group, netdev_, udp_port, kSocketOptions, &counters_));
+                      MulticastPort::Open(group, interface_index_, udp_port, kSocketOptions, &counters_));
   // Whoever holds a port holds this object, too, and lets go of the port first.
   std::shared_ptr<MulticastPort> port(opened.release(), [this](MulticastPort* gone) {
     drops_of_gone_ports_ += SocketDrops(gone->fd());

@@ -27,8 +27,8 @@ class MulticastGroups : public std::enable_shared_from_this<MulticastGroups> {
   static constexpr uint32_t kMaxGroups = 256;
   static constexpr uint32_t kMaxQpsPerGroup = 4096;
 
-  // Groups are joined on `netdev`; datagrams come to `udp_port`.
-  explicit MulticastGroups(const std::string& netdev) : netdev_(netdev) {}
+  // Groups are joined on this interface.
+  explicit MulticastGroups(uint32_t interface_index) : interface_index_(interface_index) {}
 
   // See Context::AttachMulticast(). `path` outlives the result, which keeps this object alive.
   // Errors: InvalidArgument (not a UD QP of this device kind, no multicast address),
@@ -47,7 +47,7 @@ class MulticastGroups : public std::enable_shared_from_this<MulticastGroups> {
   absl::StatusOr<std::shared_ptr<MulticastPort>> FindOrOpen(const IpAddress& group,
                                                             uint16_t udp_port);
 
-  const std::string netdev_;
+  const uint32_t interface_index_;
   UdpCounters counters_;
   uint64_t drops_of_gone_ports_ = 0;
   std::map<IpAddress, std::weak_ptr<MulticastPort>> ports_;

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -15,12 +16,26 @@
 #include "daemon/base/status_macros.h"
 
 // Newer than some C libraries' headers.
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
 #ifndef IPV6_MULTICAST_ALL
 #define IPV6_MULTICAST_ALL 29
 #endif
 
 namespace rdmad::soft {
 namespace {
+
+// For messages.
+std::string NameOf(uint32_t interface_index) {
+  char name[IF_NAMESIZE];
+  return ::if_indextoname(interface_index, name) != nullptr
+             ? name
+             : absl::StrCat("interface ", interface_index);
+}
 
 absl::Status Failed(int error, const IpAddress& group, const std::string& netdev,
                     const char* step) {
@@ -54,25 +69,24 @@ bool Join(int fd, const IpAddress& group, uint32_t interface_index) noexcept {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, const std::string& netdev,
+absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, uint32_t interface_index,
                                              uint16_t udp_port, const UdpSocketOptions& options) {
   if (!group.is_multicast()) {
     return absl::InvalidArgumentError(
         absl::StrCat("multicast group ", group.ToString(), ": not a multicast address"));
   }
-  const uint32_t interface_index = ::if_nametoindex(netdev.c_str());
-  if (interface_index == 0) {
-    return absl::NotFoundError(
-        absl::StrCat("multicast group ", group.ToString(), ": no interface is called ", netdev));
-  }
+  const std::string netdev = NameOf(interface_index);
   RD_ASSIGN_OR_RETURN(UniqueFd fd, MakeUdpSocket(group.is_v4(), group.ToString(), options));
   const auto failed = [&](const char* step) { return Failed(errno, group, netdev, step); };
   if (!Set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1)) return failed("SO_REUSEADDR");
   // A membership of IPv6 says nothing about the interface by which a datagram came in.
-  if (::setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, netdev.c_str(),
-                   static_cast<socklen_t>(netdev.size() + 1)) != 0) {
-    return failed("SO_BINDTODEVICE");
+  if (!Set(fd.get(), SOL_SOCKET, SO_BINDTOIFINDEX, static_cast<int>(interface_index))) {
+    if (errno != ENODEV) return failed("SO_BINDTOIFINDEX");
+    return absl::NotFoundError(
+        absl::StrCat("multicast group ", group.ToString(), ": ", netdev, " has gone"));
   }
+  // A packet at a time, so that it is known to how many members a message is to go.
+  if (!Set(fd.get(), IPPROTO_UDP, UDP_GRO, 0)) return failed("UDP_GRO");
   // Else the memberships of every process of the host would count as this socket's.
   const bool own = group.is_v4() ? Set(fd.get(), IPPROTO_IP, IP_MULTICAST_ALL, 0)
                                  : Set(fd.get(), IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
@@ -88,11 +102,11 @@ absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, const std::
 }
 
 absl::StatusOr<std::unique_ptr<MulticastPort>> MulticastPort::Open(const IpAddress& group,
-                                                                   const std::string& netdev,
+                                                                   uint32_t interface_index,
                                                                    uint16_t udp_port,
                                                                    const UdpSocketOptions& options,
                                                                    UdpCounters* counters) {
-  RD_ASSIGN_OR_RETURN(UniqueFd fd, OpenMulticastSocket(group, netdev, udp_port, options));
+  RD_ASSIGN_OR_RETURN(UniqueFd fd, OpenMulticastSocket(group, interface_index, udp_port, options));
   return std::unique_ptr<MulticastPort>(
       new MulticastPort(std::move(fd), group, udp_port, counters));
 }
@@ -100,5 +114,24 @@ absl::StatusOr<std::unique_ptr<MulticastPort>> MulticastPort::Open(const IpAddre
 MulticastPort::MulticastPort(UniqueFd fd, const IpAddress& group, uint16_t udp_port,
                              UdpCounters* counters)
     : fd_(std::move(fd)), address_(group), rx_(fd_.get(), address_, udp_port, counters) {}
+
+int MulticastPort::Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more) noexcept {
+  int received = 0;
+  group_.BeginTurn();
+  if (group_.has_held()) {
+    up.OnPacket(group_.held_flow(), group_.held());
+    received = 1;
+  }
+  if (group_.has_held()) {
+    *more = true;
+    return received;
+  }
+  const size_t budget = group_.deliveries_left();
+  const size_t messages =
+      std::clamp<size_t>(budget / std::max<size_t>(group_.size(), 1), 1, UdpRxBuffers::kMessages);
+  received += rx_.Receive(buffers, up, more, messages);
+  *more |= group_.has_held();
+  return received;
+}
 
 }  // namespace rdmad::soft

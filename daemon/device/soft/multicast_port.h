@@ -34,7 +34,7 @@ class MulticastPort {
   // `counters` outlives the port and belongs to the engine that drives it.
   // Errors: those of OpenMulticastSocket().
   static absl::StatusOr<std::unique_ptr<MulticastPort>> Open(const IpAddress& group,
-                                                             const std::string& netdev,
+                                                             uint32_t interface_index,
                                                              uint16_t udp_port,
                                                              const UdpSocketOptions& options,
                                                              UdpCounters* counters);
@@ -42,10 +42,9 @@ class MulticastPort {
   MulticastGroup& group() noexcept { return group_; }
   const IpAddress& address() const noexcept { return address_; }
   int fd() const noexcept { return fd_.get(); }
-  // See UdpRx::Receive().
-  int Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more) noexcept {
-    return rx_.Receive(buffers, up, more);
-  }
+  // As UdpRx::Receive(), but delivers to at most MulticastGroup::kDeliveriesPerTurn members, or one
+  // packet; goes on with that one before it takes another.
+  int Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more) noexcept;
 
  private:
   MulticastPort(UniqueFd fd, const IpAddress& group, uint16_t udp_port, UdpCounters* counters);
@@ -56,11 +55,11 @@ class MulticastPort {
   MulticastGroup group_;
 };
 
-// Opens a socket that receives what is sent to `group` and `udp_port` on interface `netdev`, and
-// joins. Errors: InvalidArgument (no multicast address), NotFound (no such interface),
+// Opens a socket that receives what is sent to `group` and `udp_port` on an interface, which may
+// change its name, and joins. Errors: InvalidArgument (no multicast address), NotFound (no such interface),
 // AlreadyExists (somebody has the port and does not share it), ResourceExhausted (too many
 // memberships), Unavailable (the kernel refuses; says why). Thread: any.
-absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, const std::string& netdev,
+absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, uint32_t interface_index,
                                              uint16_t udp_port, const UdpSocketOptions& options);
 
 }  // namespace rdmad::soft

@@ -2,6 +2,7 @@
 
 #include <linux/if_addr.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <netlink/addr.h>
 #include <netlink/cache.h>
 #include <netlink/errno.h>
@@ -147,7 +148,8 @@ const NetInterface* FindInterface(const std::vector<NetInterface>& interfaces,
   return found == interfaces.end() ? nullptr : &*found;
 }
 
-absl::StatusOr<IpAddress> KernelSourceAddressFor(const IpAddress& dest) {
+absl::StatusOr<KernelRoute> KernelRouteTo(const IpAddress& dest,
+                                          const std::optional<IpAddress>& from) {
   const std::string where = absl::StrCat("route to ", dest.ToString());
   if (dest.is_any()) return absl::InvalidArgumentError(absl::StrCat(where, ": not a destination"));
   if (dest.is_link_local() && dest.scope_id() == 0) {
@@ -156,9 +158,17 @@ absl::StatusOr<IpAddress> KernelSourceAddressFor(const IpAddress& dest) {
   }
   const UniqueFd fd(::socket(dest.is_v4() ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, where);
-  // Connecting a UDP socket only looks up the route. The port means nothing.
   sockaddr_storage name;
-  socklen_t bytes = SocketAddress{dest, 9}.ToSockaddr(&name);
+  socklen_t bytes = 0;
+  if (from.has_value()) {
+    bytes = SocketAddress{*from, 0}.ToSockaddr(&name);
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), bytes) != 0) {
+      return absl::NotFoundError(absl::StrCat(where, " from ", from->ToString(), ": ",
+                                              std::generic_category().message(errno)));
+    }
+  }
+  // Connecting a UDP socket only looks up the route. The port means nothing.
+  bytes = SocketAddress{dest, 9}.ToSockaddr(&name);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), bytes) != 0) {
     return absl::NotFoundError(absl::StrCat(where, ": ", std::generic_category().message(errno)));
   }
@@ -168,9 +178,21 @@ absl::StatusOr<IpAddress> KernelSourceAddressFor(const IpAddress& dest) {
   }
   const auto source = SocketAddress::FromSockaddr(&name, bytes);
   if (!source.has_value()) return absl::InternalError(absl::StrCat(where, ": no source address"));
-  return source->ip.is_link_local() && source->ip.scope_id() == 0
-             ? source->ip.WithScope(dest.scope_id())
-             : source->ip;
+  KernelRoute route;
+  route.source = source->ip.is_link_local() && source->ip.scope_id() == 0
+                     ? source->ip.WithScope(dest.scope_id())
+                     : source->ip;
+  int mtu_bytes = 0;
+  bytes = sizeof(mtu_bytes);
+  const int got = dest.is_v4() ? ::getsockopt(fd.get(), IPPROTO_IP, IP_MTU, &mtu_bytes, &bytes)
+                               : ::getsockopt(fd.get(), IPPROTO_IPV6, IPV6_MTU, &mtu_bytes, &bytes);
+  if (got == 0 && mtu_bytes > 0) route.mtu_bytes = static_cast<uint32_t>(mtu_bytes);
+  return route;
+}
+
+absl::StatusOr<IpAddress> KernelSourceAddressFor(const IpAddress& dest) {
+  RD_ASSIGN_OR_RETURN(const KernelRoute route, KernelRouteTo(dest));
+  return route.source;
 }
 
 }  // namespace rdmad::soft

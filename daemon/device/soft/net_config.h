@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,16 @@ absl::StatusOr<std::vector<NetInterface>> ReadInterfaces();
 // Null if none has it.
 const NetInterface* FindInterface(const std::vector<NetInterface>& interfaces,
                                   const IpAddress& address);
+
+struct KernelRoute {
+  IpAddress source;        // from which the kernel would send, its scope included
+  uint32_t mtu_bytes = 0;  // of IP packets: the interface's, or what the route or the path says; 0: unknown
+};
+// The kernel's way to `dest`: of all, or if given of those from `source`.
+// Errors: InvalidArgument (unspecified, or link-local without scope), NotFound (no route),
+// Unavailable.
+absl::StatusOr<KernelRoute> KernelRouteTo(const IpAddress& dest,
+                                          const std::optional<IpAddress>& source = std::nullopt);
 
 // The address from which the kernel would send to `dest`, its scope included.
 // Errors: InvalidArgument (unspecified, or link-local without scope), NotFound (no route),

@@ -13,6 +13,7 @@
 #include "daemon/device/soft/link_mtu.h"
 #include "daemon/device/soft/mr_table.h"
 #include "daemon/device/soft/multicast_groups.h"
+#include "daemon/device/soft/net_config.h"
 #include "daemon/device/soft/soft_ah.h"
 #include "daemon/device/soft/soft_context.h"
 #include "daemon/device/soft/soft_cq.h"
@@ -30,8 +31,10 @@ namespace rdmad::soft {
 
 // Counts are of objects that exist.
 struct SoftDevice::Shared {
-  Shared(const std::string& netdev, size_t engines) {
-    for (size_t i = 0; i < engines; ++i) groups.push_back(std::make_shared<MulticastGroups>(netdev));
+  Shared(uint32_t interface_index, size_t engines) {
+    for (size_t i = 0; i < engines; ++i) {
+      groups.push_back(std::make_shared<MulticastGroups>(interface_index));
+    }
   }
 
   GidTable gids;
@@ -116,6 +119,16 @@ class QpLease {
   GidUse gid_use_;
 };
 
+// An AH's place in the count, and the GID index that it names.
+struct AhLease {
+  AhLease(std::shared_ptr<void> owner, uint32_t* count, GidTable* gids)
+      : lease(std::move(owner), count), gid_use(*gids) {}
+
+  const Lease lease;  // keeps the table
+  GidUse gid_use;
+  uint32_t route_mtu_bytes = 0;  // see KernelRoute
+};
+
 absl::Status CheckCount(const char* what, const SoftDeviceInfo& info, uint32_t count,
                         uint32_t limit) {
   if (count < limit) return absl::OkStatus();
@@ -178,7 +191,7 @@ SoftDevice::SoftDevice(const SoftDeviceContext& context, const SoftDeviceInfo& i
       info_(info),
       attr_(MakeAttr(context, info)),
       contexts_(std::make_shared<char>()),
-      shared_(std::make_shared<Shared>(info.link.netdev, context.paths.size())) {
+      shared_(std::make_shared<Shared>(info.link.index, context.paths.size())) {
   RD_CHECK(info.node_guid != 0, "a zero GUID crashes CM libraries");
   AppendUdpCounters(UdpCounters(), &past_counters_);  // all of them at 0
 }
@@ -346,10 +359,17 @@ absl::StatusOr<std::unique_ptr<device::Ah>> SoftDevice::CreateAh(device::Pd& pd,
                                                                  const device::AddressVector& av) {
   RD_RETURN_IF_ERROR(CheckPresent("create_ah"));
   RD_RETURN_IF_ERROR(CheckCount("create_ah", info_, shared_->ahs, attr_.max_ah));
-  const auto lease = std::make_shared<const Lease>(shared_, &shared_->ahs);
+  const auto lease = std::make_shared<AhLease>(shared_, &shared_->ahs, &shared_->gids);
+  SourceAddress source;
+  if (lease->gid_use.Take(av.sgid_index, &source) && !av.dest.is_multicast()) {
+    const auto route = KernelRouteTo(av.dest.WithScope(source.address.scope_id()), source.address);
+    if (route.ok()) lease->route_mtu_bytes = route->mtu_bytes;
+  }
   return SoftAh::Create(static_cast<SoftPd&>(pd), av,
                         [shared = shared_, lease](uint32_t sgid_index, SourceAddress* out) {
-                          return shared->gids.Lookup(sgid_index, out);
+                          if (!shared->gids.Lookup(sgid_index, out)) return false;
+                          out->max_mtu = PathMtuOf(out->max_mtu, lease->route_mtu_bytes);
+                          return true;
                         });
 }
 

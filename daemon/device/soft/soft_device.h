@@ -35,6 +35,7 @@ struct SoftLink {
   std::string netdev;      // its name
   uint32_t mtu_bytes = 0;  // below what RoCE needs (link_mtu.h) the port is not active
   bool running = true;     // it is up and has a carrier
+  uint32_t index = 0;      // the interface's, which stays when its name changes
 };
 
 struct SoftDeviceInfo {

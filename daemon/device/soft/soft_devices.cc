@@ -31,7 +31,7 @@ const NetInterface* FindByIndex(const std::vector<NetInterface>& interfaces, uin
 }
 
 SoftLink LinkOf(const NetInterface& interface) {
-  return {interface.name, interface.mtu_bytes, interface.running};
+  return {interface.name, interface.mtu_bytes, interface.running, interface.index};
 }
 
 std::vector<IpAddress> AddressesOf(const SoftDevice& device) {
@@ -355,6 +355,11 @@ absl::StatusOr<IpAddress> SoftDevices::SourceAddressFor(const IpAddress& peer) c
     }
   }
   return kernels;
+}
+
+uint32_t SoftDevices::RouteMtuBytes(const IpAddress& local, const IpAddress& peer) const {
+  const absl::StatusOr<KernelRoute> route = KernelRouteTo(peer, local);
+  return route.ok() ? route->mtu_bytes : 0;
 }
 
 }  // namespace rdmad::soft

@@ -111,6 +111,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   // kernel says 127.0.0.1, but the daemon may have 127.0.0.2 alone. Else the kernel's choice, of
   // which the caller will find that no device has it.
   absl::StatusOr<IpAddress> SourceAddressFor(const IpAddress& peer) const override;
+  uint32_t RouteMtuBytes(const IpAddress& local, const IpAddress& peer) const override;
 
  private:
   class FlushQps;

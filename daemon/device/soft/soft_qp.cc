@@ -135,7 +135,8 @@ QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
                      .remote = attr.av.dest.WithScope(source.address.scope_id()),
                      .traffic_class = static_cast<uint8_t>(attr.av.traffic_class & ~kEcnMask),
                      .ecn = MarkableBits(),
-                     .hop_limit = attr.av.hop_limit};
+                     .hop_limit = attr.av.hop_limit,
+                     .flow_label = attr.av.flow_label & 0xfffff};
     requester_.ForgetPeer();
   }
   Apply(attr);

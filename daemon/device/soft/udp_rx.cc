@@ -92,8 +92,9 @@ std::span<const uint8_t> UdpRxBuffers::bytes(size_t index) const noexcept {
 UdpRx::UdpRx(int fd, const IpAddress& local, uint16_t port, UdpCounters* counters) noexcept
     : fd_(fd), local_(local), port_(port), counters_(counters) {}
 
-int UdpRx::Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more) noexcept {
-  const size_t limit = limit_;
+int UdpRx::Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more,
+                   size_t max_messages) noexcept {
+  const size_t limit = std::min(limit_, max_messages);
   const int received = buffers.Receive(fd_, limit);
   counters_->rx_syscalls.Add();
   *more = false;

@@ -69,9 +69,10 @@ class UdpRx {
   // object.
   UdpRx(int fd, const IpAddress& local, uint16_t port, UdpCounters* counters) noexcept;
 
-  // One recvmmsg. Returns the messages received, 0 if there was nothing; `*more` tells that the
-  // socket may hold more.
-  int Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more) noexcept;
+  // One recvmmsg, of at most `max_messages`. Returns the messages received, 0 if there was nothing;
+  // `*more` tells that the socket may hold more.
+  int Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more,
+              size_t max_messages = UdpRxBuffers::kMessages) noexcept;
 
  private:
   void OnMessage(const mmsghdr& header, std::span<const uint8_t> bytes, PacketRx& up) noexcept;

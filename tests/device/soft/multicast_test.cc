@@ -2,8 +2,13 @@
 // between daemons of one host and between hosts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "daemon/device/soft/multicast_group.h"
 #include "tests/device/soft/soft_host.h"
 #include "tests/device/soft/test_net.h"
 #include "tests/device/soft/ud_host.h"
@@ -112,6 +117,56 @@ TEST_P(MulticastTest, EveryMemberGetsOneCopyTheSenderToo) {
   EXPECT_TRUE(stranger.receives.all.empty());
   EXPECT_EQ(right_->SharedCounter("drop_bad_qkey"), 1u);
   EXPECT_EQ(left_->Counter("udp_rx_drop_icrc") + right_->Counter("udp_rx_drop_icrc"), 0u);
+}
+
+// However many they are, nobody else waits long for them.
+TEST_P(MulticastTest, ManyMembersGetTheirCopiesInSeveralTurns) {
+  constexpr size_t kMembers = 2 * MulticastGroup::kDeliveriesPerTurn + 10;
+  constexpr size_t kDatagrams = 3;
+  UdEnd sender(*right_);
+  std::vector<std::unique_ptr<UdEnd>> members;
+  for (size_t i = 0; i < kMembers; ++i) {
+    members.push_back(std::make_unique<UdEnd>(*left_));
+    ASSERT_TRUE(members.back()->Join(GetParam().group).ok());
+  }
+  for (size_t i = 0; i < kDatagrams; ++i) {
+    ASSERT_EQ(sender.SendToGroup(GetParam().group, std::string(1, static_cast<char>('a' + i)),
+                                 GetParam().sgid_index),
+              PostResult::kOk);
+  }
+  size_t most = 0;
+  size_t before = 0;
+  bool one_has_left = false;
+  ASSERT_TRUE(TurnUntil({&*left_, &*right_}, [&] {
+    size_t sum = 0;
+    for (const auto& member : members) sum += member->receives.all.size();
+    most = std::max(most, sum - before);
+    before = sum;
+    if (!one_has_left && sum > 0) {
+      members.front()->Leave();  // the last in line: in the middle of the first datagram
+      one_has_left = true;
+    }
+    return sum == (kMembers - 1) * kDatagrams;
+  }));
+  Settle({&*left_, &*right_});
+  EXPECT_LE(most, MulticastGroup::kDeliveriesPerTurn);
+  EXPECT_TRUE(members.front()->receives.all.empty());
+  for (size_t i = 1; i < kMembers; ++i) {
+    ASSERT_EQ(members[i]->receives.all.size(), kDatagrams);
+    for (size_t n = 0; n < kDatagrams; ++n) {
+      ASSERT_EQ(members[i]->Text(n), std::string(1, static_cast<char>('a' + n)));
+    }
+  }
+}
+
+TEST_P(MulticastTest, AGroupIsJoinedOnAnInterfaceThatHasChangedItsName) {
+  UdEnd sender(*right_);
+  UdEnd member(*left_);
+  ASSERT_TRUE(rdmad::testing::Run("ip link set left name renamed"));
+  ASSERT_TRUE(member.Join(GetParam().group).ok());
+  ASSERT_EQ(sender.SendToGroup(GetParam().group, "to you", GetParam().sgid_index),
+            PostResult::kOk);
+  EXPECT_TRUE(TurnUntil({&*left_, &*right_}, [&] { return member.receives.all.size() == 1; }));
 }
 
 TEST_P(MulticastTest, ABatchToAGroupArrivesWhole) {

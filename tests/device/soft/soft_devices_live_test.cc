@@ -337,6 +337,23 @@ TEST_F(SoftDevicesLiveTest, EachEngineFlushesItsQpsOfADeviceThatGoes) {
   for (const auto& qp : qps) qp->Deactivate(1);
 }
 
+// A datagram by such a handle would otherwise seem to come from the other address.
+TEST_F(SoftDevicesLiveTest, AnIndexThatAnAddressHandleNamesIsNotGivenToAnotherAddress) {
+  Start({Interface(2, "eth0", {1, 2})});
+  auto pd = device().AllocPd().value();
+  auto handle = device().CreateAh(*pd, {.dest = Address(9), .sgid_index = 1}).value();
+  network_ = {Interface(2, "eth0", {1})};
+  Look();
+  RunEngine();
+  network_ = {Interface(2, "eth0", {1, 3})};
+  Look();
+  EXPECT_EQ(Gids(device()), "0:1 2:3");
+  handle.reset();
+  network_ = {Interface(2, "eth0", {1, 3, 4})};
+  Look();
+  EXPECT_EQ(Gids(device()), "0:1 1:4 2:3");
+}
+
 TEST_F(SoftDevicesLiveTest, ATakenPortIsTriedAgain) {
   auto other = UdpPort::Open(Address(2), TestPort()).value();
   Start({Interface(2, "eth0", {1})});

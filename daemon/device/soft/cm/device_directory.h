@@ -24,6 +24,11 @@ class DeviceDirectory {
   // socket, or a route look-up). Errors: any; their code becomes the errno of the address error,
   // see AddressErrno().
   virtual absl::StatusOr<IpAddress> SourceAddressFor(const IpAddress& peer) const = 0;
+
+  // What IP packets from `local` to `peer` may be long, by the kernel's route; 0: it does not say.
+  virtual uint32_t RouteMtuBytes(const IpAddress& /*local*/, const IpAddress& /*peer*/) const {
+    return 0;
+  }
 };
 
 }  // namespace rdmad::soft
