@@ -160,7 +160,7 @@ bool CmId::is_datagram() const noexcept {
 
 absl::Status CmId::Connect(device::ConnParam param) {
   if (!is_datagram()) RD_RETURN_IF_ERROR(LimitDepths(&param));
-  if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
+  NameQp(&param);
   driver_.SetMinRnrTimer(param.min_rnr_timer);
   return endpoint_->Connect(param);
 }
@@ -174,15 +174,36 @@ absl::Status CmId::LimitDepths(device::ConnParam* param) const {
   return absl::OkStatus();
 }
 
-void CmId::Accept(device::ConnParam param, Done done) {
-  LeaveBacklog();
-  if (driver_.qp() != nullptr) param.qpn = driver_.qp()->qpn();
-  if (is_datagram()) {
+// Of the id's own QP, if it has one, more is known than the application says.
+void CmId::NameQp(device::ConnParam* param) const {
+  if (driver_.qp() == nullptr) return;
+  param->qpn = driver_.qp()->qpn();
+  param->qp_type = qp_type_;
+}
+
+// The QP takes the QKey that the peer is told before the peer is told it.
+void CmId::AcceptDatagram(device::ConnParam param, Done done) {
+  if (driver_.qp() == nullptr || param.qkey == 0) {
     done(endpoint_->Accept(param));
     return;
   }
+  driver_.SetQkey(param.qkey, [this, param = std::move(param),
+                               done = std::move(done)](const absl::Status& set) {
+    done(set.ok() ? endpoint_->Accept(param) : set);
+  });
+}
+
+void CmId::Accept(device::ConnParam param, Done done) {
+  LeaveBacklog();
+  NameQp(&param);
+  if (is_datagram()) {
+    AcceptDatagram(std::move(param), std::move(done));
+    return;
+  }
   const absl::Status limited = LimitDepths(&param);
-  if (!limited.ok() || driver_.qp() == nullptr) {
+  // The endpoint refuses a QP of another type than the peer's, which cannot be moved.
+  const bool fits = param.qp_type.value_or(peer_qp_type_) == peer_qp_type_;
+  if (!limited.ok() || driver_.qp() == nullptr || !fits) {
     done(limited.ok() ? endpoint_->Accept(param) : limited);
     return;
   }
@@ -276,6 +297,7 @@ void CmId::OnConnectRequest(CmEvent event) {
   const absl::StatusOr<uint64_t> handle = host_->AdoptId(std::move(id), *this);
   if (!handle.ok()) return;
   added->handle_ = *handle;
+  added->peer_qp_type_ = event.param.qp_type.value_or(device::QpType::kRc);
   channel_->AddUser(*handle, added);
   Report(event, *added, handle_);
 }

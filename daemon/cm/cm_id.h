@@ -152,6 +152,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void LeaveBacklog() noexcept { backlog_place_.reset(); }
   // There is no connection whose state the QP follows.
   bool is_datagram() const noexcept;
+  void NameQp(device::ConnParam* param) const;
+  void AcceptDatagram(device::ConnParam param, Done done);
   void OnMulticastJoin(device::CmEvent event);
   void OnAttached(const absl::Status& attached, device::CmEvent event);
   void OnMulticastError(device::CmEvent event);
@@ -172,6 +174,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   std::unique_ptr<device::CmEndpoint> endpoint_;
   QpDriver driver_;
   device::QpType qp_type_ = device::QpType::kRc;
+  device::QpType peer_qp_type_ = device::QpType::kRc;  // of a request
   // A listener's: its requests that wait for an answer share it.
   const std::shared_ptr<const char> backlog_ = std::make_shared<const char>();
   long max_backlog_ = kMaxBacklog;

@@ -66,6 +66,13 @@ void QpDriver::MoveDatagramQpToRts(uint32_t qkey, Done done) {
   Start({init, rtr, rts}, std::move(done));
 }
 
+void QpDriver::SetQkey(uint32_t qkey, Done done) {
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrQkey;
+  attr.qkey = qkey;
+  Start({attr}, std::move(done));
+}
+
 void QpDriver::MoveToRts(const device::CmEndpoint& endpoint, const Depths& depths, Done done) {
   std::vector<device::QpAttr> steps;
   for (const device::QpState state :

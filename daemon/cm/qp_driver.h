@@ -47,6 +47,8 @@ class QpDriver {
   void MoveToInit(Done done);
   // A UD QP that is in RESET: INIT, RTR, RTS.
   void MoveDatagramQpToRts(uint32_t qkey, Done done);
+  // Of a UD QP in RTS.
+  void SetQkey(uint32_t qkey, Done done);
   // INIT (now with the connection's access rights), RTR, RTS, with the endpoint's attributes; what
   // `depths` names takes the place of the endpoint's values. Errors: those of InitQpAttr; Internal
   // (the QP refused); Cancelled (MoveToErr, Unbind or the end of the driver).

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +60,8 @@ struct ConnParam {
   uint32_t qpn = 0;             // the local QP
   uint32_t qkey = 0;            // UD
   uint8_t min_rnr_timer = 0;    // of the local QP, not on the wire; 0: as InitQpAttr() says
+  // RC or UC. Of the QP to be connected, which with kConnectRequest is the peer's. To accept, it may be left out.
+  std::optional<QpType> qp_type;
 };
 
 class CmEndpoint;

@@ -85,6 +85,9 @@ absl::StatusOr<device::ConnParam> FromMessage(const v1::ConnParam& message) {
   param.srq = message.srq();
   RD_RETURN_IF_ERROR(Take("qpn", message.qpn(), kMaxQpn, &param.qpn));
   param.qkey = message.qkey();
+  if (message.qp_type() != 0) {
+    RD_ASSIGN_OR_RETURN(param.qp_type, QpTypeFromMessage(message.qp_type()));
+  }
   return param;
 }
 

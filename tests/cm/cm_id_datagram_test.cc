@@ -94,11 +94,22 @@ TEST_F(CmIdDatagram, EstablishedSaysHowThePeerIsReached) {
 TEST_F(CmIdDatagram, AcceptAnswersAtOnce) {
   BindQp();
   absl::Status accepted = absl::UnknownError("no answer yet");
+  id_->Accept({}, [&accepted](const absl::Status& status) { accepted = status; });
+  EXPECT_TRUE(accepted.ok());
+  EXPECT_EQ(manager_.log, Log{"accept"});
+  EXPECT_EQ(endpoint_->param.qpn, 0x11u);
+}
+
+TEST_F(CmIdDatagram, TheQpHasTheQkeyBeforeThePeerHearsOfIt) {
+  BindQp();
+  absl::Status accepted = absl::UnknownError("no answer yet");
   device::ConnParam param;
   param.qkey = 0x55;
   id_->Accept(param, [&accepted](const absl::Status& status) { accepted = status; });
   EXPECT_TRUE(accepted.ok());
-  EXPECT_EQ(manager_.log, Log{"accept"});
+  EXPECT_EQ(manager_.log, (Log{"modify", "accept"}));
+  EXPECT_EQ(qp_.moves.back().mask, uint32_t{device::kQpAttrQkey});
+  EXPECT_EQ(qp_.moves.back().qkey, 0x55u);
   EXPECT_EQ(endpoint_->param.qpn, 0x11u);
   EXPECT_EQ(endpoint_->param.qkey, 0x55u);
 }

@@ -183,6 +183,7 @@ struct ConnParam {
   uint8_t min_rnr_timer = 10;
   bool srq = false;   // follows from the QP, where the id has one
   uint32_t qpn = 0;   // only for a QP that the application moves by itself
+  QpType qp_type = QpType::kRc;  // of that QP: RC, or UC. Else it is that of the id's QP
   uint32_t qkey = 0;  // UD; 0: kUdpQkey
 };
 

@@ -55,6 +55,9 @@ absl::Status VerbsCmEndpoint::Connect(const device::ConnParam& param) {
   RD_RETURN_IF_ERROR(Require("connect", State::kRouteResolved));
   RD_RETURN_IF_ERROR(CheckPrivateData("connect", param.private_data.size(),
                                       is_datagram() ? kSidrReqBytes : kReqBytes));
+  if (param.qp_type == device::QpType::kUc) {
+    return absl::UnimplementedError("connect: rdma_cm connects RC queue pairs only");
+  }
   rdma_conn_param to = ToRdma(param);
   if (rdma_connect(id_, &to) != 0) return Failed("connect", Einval::kArgument);
   state_ = State::kReqSent;

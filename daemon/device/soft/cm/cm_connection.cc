@@ -80,6 +80,12 @@ absl::Status CmConnection::Establish() {
 
 absl::Status CmConnection::Accept(const device::ConnParam& param) {
   if (state_ != CmState::kReqRcvd) return WrongState("accept");
+  if (param.qp_type.value_or(facts_.qp_type) != facts_.qp_type) {
+    (void)Reject(RejReason::kInvalidTransport, {});
+    return absl::InvalidArgumentError(
+        absl::StrCat("accept: qp_type=", static_cast<int>(*param.qp_type), " peer_qp_type=",
+                     static_cast<int>(facts_.qp_type), " (2: RC, 3: UC): the request is rejected"));
+  }
   facts_.local_qpn = wire::Qpn(param.qpn);
   facts_.responder_resources = param.responder_resources;
   facts_.initiator_depth = param.initiator_depth;
@@ -103,11 +109,15 @@ absl::Status CmConnection::Accept(const device::ConnParam& param) {
 }
 
 absl::Status CmConnection::Reject(std::span<const uint8_t> private_data) {
+  return Reject(RejReason::kConsumerDefined, private_data);
+}
+
+absl::Status CmConnection::Reject(RejReason reason, std::span<const uint8_t> private_data) {
   wire::CmRej rej;
   if (state_ == CmState::kReqRcvd) {
-    rej = MakeRej(CmMessageKind::kReq, RejReason::kConsumerDefined);
+    rej = MakeRej(CmMessageKind::kReq, reason);
   } else if (state_ == CmState::kRepRcvd) {
-    rej = MakeRej(CmMessageKind::kRep, RejReason::kConsumerDefined);
+    rej = MakeRej(CmMessageKind::kRep, reason);
   } else {
     return WrongState("reject");
   }
@@ -215,6 +225,12 @@ bool CmConnection::Retry() {
 void CmConnection::OnTimer() {
   switch (state_) {
     case CmState::kReqSent:
+      if (std::exchange(asks_later_, false)) {
+        Repeat();
+        StartRetries(options_.max_cm_retries);
+        return;
+      }
+      [[fallthrough]];
     case CmState::kRepSent:
       if (Retry()) return;
       SendTimeoutRej();
@@ -245,8 +261,12 @@ void CmConnection::OnTimer() {
 
 // ---- messages out ----
 
-void CmConnection::SendKept(const wire::CmMessage& message) {
+void CmConnection::Keep(const wire::CmMessage& message) {
   wire::BuildCmMad(facts_.transaction_id, message, kept_);
+}
+
+void CmConnection::SendKept(const wire::CmMessage& message) {
+  Keep(message);
   Repeat();
 }
 

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -102,6 +103,7 @@ class CmConnection {
   void InTimewait(const wire::CmMessage& message);
   void InRejected(const wire::CmMessage& message);
 
+  absl::Status Reject(wire::RejReason reason, std::span<const uint8_t> private_data);
   // `status`: of the event that the move brings, if any.
   void MoveTo(CmState next, int status = 0);
   int64_t TimewaitNs() const noexcept;
@@ -109,10 +111,14 @@ class CmConnection {
 
   void OnRep(const wire::CmRep& rep);
   void OnRejOfReq(const wire::CmRej& rej);
+  void OnStaleRefusal();
+  // The REQ that was sent last, under another communication id. Nothing is sent yet.
+  std::optional<wire::CmReq> RenamedReq();
   void OnWithdrawn(const wire::CmRej& rej);  // the passive side's request
   void OnMra(const wire::CmMra& mra);
 
   // Messages that may have to be repeated are kept; others are sent and forgotten.
+  void Keep(const wire::CmMessage& message);
   void SendKept(const wire::CmMessage& message);
   void SendOnce(const wire::CmMessage& message);
   void Repeat() { host_->SendMad(facts_.flow, kept_); }
@@ -139,6 +145,8 @@ class CmConnection {
   OwnerId owner_;
   int retries_left_ = 0;
   int64_t retry_delay_ns_ = 0;
+  int stale_refusals_ = 0;
+  bool asks_later_ = false;  // the kept REQ has not been sent yet
   Mad kept_{};  // the last REQ, REP, REJ or DREQ
 };
 

@@ -160,6 +160,10 @@ void CmConnection::OnRep(const wire::CmRep& rep) {
 }
 
 void CmConnection::OnRejOfReq(const wire::CmRej& rej) {
+  if (rej.reason == RejReason::kStaleConnection && stale_refusals_ < options_.max_stale_retries) {
+    OnStaleRefusal();
+    return;
+  }
   const uint8_t proposed = ProposedMtu(rej);
   const bool smaller = proposed >= static_cast<uint8_t>(device::Mtu::k256) &&
                        proposed < static_cast<uint8_t>(facts_.path_mtu);
@@ -170,16 +174,31 @@ void CmConnection::OnRejOfReq(const wire::CmRej& rej) {
   }
   // Ask again for what the peer can take. The MTU only shrinks, so this ends; a late REJ of the old
   // REQ names the old id.
+  std::optional<wire::CmReq> req = RenamedReq();
+  if (!req) return;
+  facts_.path_mtu = static_cast<device::Mtu>(proposed);
+  req->path_mtu = proposed;
+  Start(*req);
+}
+
+// The application has done nothing wrong, and the peer ends what is in the way.
+void CmConnection::OnStaleRefusal() {
+  const std::optional<wire::CmReq> req = RenamedReq();
+  if (!req) return;
+  Keep(*req);
+  asks_later_ = true;
+  host_->SetTimer(*this, host_->now() + (options_.first_stale_retry_ns << stale_refusals_++));
+}
+
+std::optional<wire::CmReq> CmConnection::RenamedReq() {
   wire::MadHeader header;
   wire::CmMessage kept;
-  if (wire::ParseCmMessage(kept_, &header, &kept) != wire::MadDropReason::kNone) return;
+  if (wire::ParseCmMessage(kept_, &header, &kept) != wire::MadDropReason::kNone) return std::nullopt;
   wire::CmReq req = std::get<wire::CmReq>(kept);
   host_->Rename(*this);
-  facts_.path_mtu = static_cast<device::Mtu>(proposed);
   facts_.transaction_id = (facts_.transaction_id & ~uint64_t{0xffffffff}) | facts_.local_id.value();
   req.local_comm_id = facts_.local_id;
-  req.path_mtu = proposed;
-  Start(req);
+  return req;
 }
 
 void CmConnection::OnWithdrawn(const wire::CmRej& rej) {

@@ -134,7 +134,7 @@ void SoftConnectionManager::OnNewReq(const Flow& flow, uint64_t transaction_id,
     Refuse(flow, transaction_id, req, RejReason::kInvalidServiceId);
     return;
   }
-  const device::Mtu mtu = device->QueryPort().active_mtu;
+  const device::Mtu mtu = PathMtu(*device, flow.local, flow.remote);
   if (req.path_mtu == 0 || req.path_mtu > static_cast<uint8_t>(mtu)) {
     RefuseMtu(flow, transaction_id, req, mtu);
     return;

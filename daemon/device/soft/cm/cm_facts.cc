@@ -9,9 +9,14 @@ constexpr uint8_t kLongestAckTimeout = 22;  // 17 s
 
 using namespace device;  // NOLINT: the attribute names below are all of that room
 
+// What nobody waits for has no timers, and without responses there are none to hold.
+constexpr uint32_t kReliableOnly = kQpAttrMaxDestRdAtomic | kQpAttrMinRnrTimer | kQpAttrTimeout |
+                                   kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrMaxQpRdAtomic;
+
 void SetInit(const CmFacts& facts, QpAttr* attr) {
   attr->mask |= kQpAttrAccessFlags | kQpAttrPkeyIndex | kQpAttrPort;
   attr->access_flags = kAccessRemoteWrite;
+  if (facts.qp_type == QpType::kUc) return;
   if (facts.responder_resources > 0) attr->access_flags |= kAccessRemoteRead | kAccessRemoteAtomic;
 }
 
@@ -69,17 +74,18 @@ absl::StatusOr<QpAttr> MakeQpAttr(const CmFacts& facts, QpState state, uint8_t m
       return attr;
     case QpState::kRtr:
       SetRtr(facts, min_rnr_timer, &attr);
-      return attr;
+      break;
     case QpState::kRts:
       SetRts(facts, &attr);
-      return attr;
+      break;
     case QpState::kReset:
     case QpState::kSqd:
     case QpState::kSqe:
     case QpState::kErr:
-      break;
+      return absl::InvalidArgumentError("init_qp_attr: only INIT, RTR and RTS have attributes");
   }
-  return absl::InvalidArgumentError("init_qp_attr: only INIT, RTR and RTS have attributes");
+  if (facts.qp_type == QpType::kUc) attr.mask &= ~kReliableOnly;
+  return attr;
 }
 
 }  // namespace rdmad::soft

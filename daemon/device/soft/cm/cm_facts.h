@@ -22,6 +22,7 @@ struct CmFacts {
   uint64_t node_guid = 0;   // of that device
   device::Mtu path_mtu = device::Mtu::k1024;
 
+  device::QpType qp_type = device::QpType::kRc;
   wire::Qpn local_qpn{};
   wire::Qpn remote_qpn{};
   wire::Psn local_psn{};   // with which the peer begins: our rq_psn
@@ -44,7 +45,7 @@ struct CmFacts {
 // for hours.
 [[nodiscard]] uint8_t BoundedAckTimeout(uint8_t wanted, uint8_t fallback) noexcept;
 
-// Attributes and mask as rdma_init_qp_attr gives them for a connected RC QP. Errors:
+// Attributes and mask as rdma_init_qp_attr gives them for a connected QP, RC or UC. Errors:
 // InvalidArgument (a state other than INIT, RTR, RTS).
 absl::StatusOr<device::QpAttr> MakeQpAttr(const CmFacts& facts, device::QpState state,
                                           uint8_t min_rnr_timer);

@@ -29,6 +29,11 @@ struct CmOptions {
   int max_cm_retries = 15;
   // A DREQ is given up sooner, after some 6 s: the peer's answer changes nothing any more.
   int max_dreq_retries = 6;
+  // A peer that still has an old connection of our QP number refuses a REQ as stale, and ends that
+  // connection. So the same REQ, sent again under another id, is taken once that has gone by: after
+  // this time, twice this time, ... (3.75 s in all, which is longer than most time-waits).
+  int64_t first_stale_retry_ns = 250'000'000;
+  int max_stale_retries = 4;
   // How long a pending request whose peer repeats its REQ may take to be accepted: 22 is 17 s per
   // repetition.
   uint8_t mra_service_timeout = 22;

@@ -13,6 +13,10 @@ bool SameAddress(const IpAddress& named, const IpAddress& actual) {
   return named.bytes() == actual.bytes();
 }
 
+device::QpType QpTypeOf(const wire::CmReq& req) {
+  return req.transport == wire::CmTransport::kUc ? device::QpType::kUc : device::QpType::kRc;
+}
+
 }  // namespace
 
 wire::CmReq MakeReq(const CmFacts& facts, const device::ConnParam& param, device::PortSpace space,
@@ -23,6 +27,8 @@ wire::CmReq MakeReq(const CmFacts& facts, const device::ConnParam& param, device
   req.service_id = wire::IpServiceId(static_cast<wire::PortSpace>(space), peer.port);
   req.local_ca_guid = facts.node_guid;
   req.local_qpn = facts.local_qpn;
+  req.transport =
+      facts.qp_type == device::QpType::kUc ? wire::CmTransport::kUc : wire::CmTransport::kRc;
   req.responder_resources = facts.responder_resources;
   req.initiator_depth = facts.initiator_depth;
   req.remote_cm_response_timeout = options.response_timeout;
@@ -53,7 +59,9 @@ wire::CmReq MakeReq(const CmFacts& facts, const device::ConnParam& param, device
 
 std::optional<wire::RejReason> ReadReq(const wire::CmReq& req, const Flow& flow,
                                        CmRequest* request) {
-  if (req.transport != wire::CmTransport::kRc) return wire::RejReason::kInvalidTransport;
+  const bool known =
+      req.transport == wire::CmTransport::kRc || req.transport == wire::CmTransport::kUc;
+  if (!known) return wire::RejReason::kInvalidTransport;
   const std::optional<wire::IpService> service = wire::ParseIpServiceId(req.service_id);
   if (!service) return wire::RejReason::kInvalidServiceId;
   const std::optional<wire::IpCmHeader> header =
@@ -73,6 +81,7 @@ std::optional<wire::RejReason> ReadReq(const wire::CmReq& req, const Flow& flow,
 }
 
 void TakeReq(const wire::CmReq& req, const CmOptions& options, CmFacts* facts) {
+  facts->qp_type = QpTypeOf(req);
   facts->remote_id = req.local_comm_id;
   facts->remote_qpn = req.local_qpn;
   facts->remote_psn = req.starting_psn;
@@ -98,6 +107,7 @@ device::ConnParam ParamOf(const wire::CmReq& req) {
   param.rnr_retry_count = req.rnr_retry_count;
   param.srq = req.srq;
   param.qpn = req.local_qpn.value();
+  param.qp_type = QpTypeOf(req);
   return param;
 }
 

@@ -103,6 +103,7 @@ void SoftConnectionManager::OnSidrReq(const Flow& flow, uint64_t transaction_id,
   facts.flow.remote = flow.remote;
   facts.flow.traffic_class = flow.traffic_class;
   facts.sgid_index = SgidIndexOf(*device, flow.local);
+  facts.path_mtu = PathMtu(*device, flow.local, flow.remote);
   TakeSidrRequest(request, facts, req, device, endpoint);
 }
 
@@ -128,7 +129,7 @@ void SoftConnectionManager::TakeSidrRequest(const CmRequest& request, const Sidr
 
   device::CmEvent event = MakeCmEvent(device::CmEventType::kConnectRequest);
   event.param = ParamOf(req);
-  event.path_mtu = device->QueryPort().active_mtu;
+  event.path_mtu = facts.path_mtu;
   event.av = AvOf(facts);
   event.new_endpoint = std::move(endpoint);
   Post(listener->id(), std::move(event));

@@ -128,7 +128,7 @@ void SidrExchange::OnRep(const wire::CmSidrRep& rep) {
   if (state_ != SidrState::kReqSent) return;
   CmEvent event = MakeCmEvent(CmEventType::kEstablished);
   event.param.private_data.assign(rep.private_data.begin(), rep.private_data.end());
-  event.path_mtu = device_->QueryPort().active_mtu;
+  event.path_mtu = facts_.path_mtu;
   if (rep.status == wire::SidrStatus::kSuccess) {
     event.param.qpn = rep.qpn.value();
     event.param.qkey = rep.qkey.value();

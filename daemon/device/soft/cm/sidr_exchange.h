@@ -42,6 +42,7 @@ struct SidrFacts {
   uint64_t service_id = 0;
   Flow flow;
   uint32_t sgid_index = 0;  // of flow.local on its device
+  device::Mtu path_mtu = device::Mtu::k1024;
 };
 
 // How the peer's QP is reached.

@@ -183,10 +183,18 @@ absl::Status SoftCmEndpoint::ResolveRoute(uint32_t /*timeout_ms*/) {
   if (state_ != State::kAddrResolved) return WrongState("resolve_route");
   manager_->Enter();
   state_ = State::kRouteQuery;
-  device::CmEvent event = MakeCmEvent(device::CmEventType::kRouteResolved);
-  event.path_mtu = device_->QueryPort().active_mtu;
+  const int error = RouteErrno();
+  device::CmEvent event = MakeCmEvent(
+      error == 0 ? device::CmEventType::kRouteResolved : device::CmEventType::kRouteError, error);
+  event.path_mtu = manager_->PathMtu(*device_, local_.ip, peer_.ip);
   manager_->Post(id_, std::move(event));
   return absl::OkStatus();
+}
+
+// What was found when the address was resolved may not be there any more.
+int SoftCmEndpoint::RouteErrno() const {
+  if (manager_->directory_->FindByAddress(local_.ip) != device_) return -ENODEV;
+  return ChooseSource(*manager_->directory_, local_.ip, peer_, space_).error;
 }
 
 absl::Status SoftCmEndpoint::Listen(int backlog) {
@@ -281,6 +289,10 @@ void SoftCmEndpoint::Deliver(device::CmEvent event) {
     case device::CmEventType::kRouteResolved:
       if (state_ != State::kRouteQuery) return;
       state_ = State::kRouteResolved;
+      break;
+    case device::CmEventType::kRouteError:
+      if (state_ != State::kRouteQuery) return;
+      state_ = State::kAddrResolved;  // it may try again
       break;
     case device::CmEventType::kConnectResponse:
       remote_qpn_ = event.param.qpn;

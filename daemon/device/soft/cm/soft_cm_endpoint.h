@@ -106,6 +106,8 @@ class SoftCmEndpoint : public device::CmEndpoint {
   absl::Status Bind(const SocketAddress& local);
   // The end of the address query; `error`: a negative errno, or 0.
   void FinishAddrQuery(int error);
+  // A negative errno if what the address query found holds no longer, else 0.
+  int RouteErrno() const;
   // Makes the query's answer this endpoint's own; may turn `event` into an error.
   void TakeSource(device::CmEvent* event);
   // What it takes to begin a connection; NotFound: the device has lost the address.

@@ -31,6 +31,9 @@ absl::Status SoftCmEndpoint::CheckConnect(const device::ConnParam& param,
 absl::Status SoftCmEndpoint::Connect(const device::ConnParam& param) {
   if (is_datagram()) return ConnectDatagram(param);
   RD_RETURN_IF_ERROR(CheckConnect(param, wire::kReqAppBytes));
+  if (param.qp_type == device::QpType::kUd) {
+    return absl::InvalidArgumentError("connect: a UD queue pair needs the UDP port space");
+  }
   manager_->Enter();
   CmFacts facts;
   facts.flow.local = local_.ip;
@@ -38,7 +41,8 @@ absl::Status SoftCmEndpoint::Connect(const device::ConnParam& param) {
   facts.flow.traffic_class = tos_;
   facts.sgid_index = SgidIndexOf(*device_, local_.ip);
   facts.node_guid = device_->attr().node_guid;
-  facts.path_mtu = device_->QueryPort().active_mtu;
+  facts.path_mtu = manager_->PathMtu(*device_, local_.ip, peer_.ip);
+  facts.qp_type = param.qp_type.value_or(device::QpType::kRc);
   facts.local_qpn = wire::Qpn(param.qpn);
   facts.responder_resources = param.responder_resources;
   facts.initiator_depth = param.initiator_depth;
@@ -145,6 +149,7 @@ absl::Status SoftCmEndpoint::ConnectDatagram(const device::ConnParam& param) {
   facts.flow.remote = peer_.ip;
   facts.flow.traffic_class = tos_;
   facts.sgid_index = SgidIndexOf(*device_, local_.ip);
+  facts.path_mtu = manager_->PathMtu(*device_, local_.ip, peer_.ip);
   RD_ASSIGN_OR_RETURN(sidr_, manager_->AddSidr(SidrState::kReqSent, facts, device_, id_));
   state_ = State::kConnected;
   sidr_->Start(MakeSidrReq(sidr_->facts(), param.private_data, local_, peer_));

@@ -6,6 +6,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/device/soft/cm/soft_cm_endpoint.h"
+#include "daemon/device/soft/link_mtu.h"
 
 namespace rdmad::soft {
 
@@ -52,6 +53,11 @@ void SoftConnectionManager::Unregister(EndpointId id) {
 void SoftConnectionManager::Post(EndpointId endpoint, device::CmEvent event) {
   events_.push_back({endpoint, std::move(event)});
   wake_.Kick();
+}
+
+device::Mtu SoftConnectionManager::PathMtu(const device::Device& device, const IpAddress& local,
+                                           const IpAddress& peer) const {
+  return PathMtuOf(device.QueryPort().active_mtu, directory_->RouteMtuBytes(local, peer));
 }
 
 void SoftConnectionManager::SetQueryTimer(EndpointId id, TimeNs deadline) {

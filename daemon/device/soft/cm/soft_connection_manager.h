@@ -120,6 +120,9 @@ class SoftConnectionManager : public device::ConnectionManager,
                                               EndpointId owner);
   absl::StatusOr<SidrExchange*> AddSidr(SidrState begin, SidrFacts facts, device::Device* device,
                                         EndpointId owner);
+  // What goes through the device's interface and the route to the peer.
+  device::Mtu PathMtu(const device::Device& device, const IpAddress& local,
+                      const IpAddress& peer) const;
   // Calls the endpoint's OnQueryTimer() at this time. One per endpoint.
   void SetQueryTimer(EndpointId id, TimeNs deadline);
   // Reads the clock; to be called first in every call from outside.

@@ -151,7 +151,7 @@ TEST_F(CmLimits, ReqsThatCannotBeServedAreRefusedForTheRightReason) {
       {wire::RejReason::kInvalidServiceId,
        [](wire::CmReq* req) { req->service_id ^= uint64_t{1} << 60; }},
       {wire::RejReason::kInvalidTransport,
-       [](wire::CmReq* req) { req->transport = wire::CmTransport::kUc; }},
+       [](wire::CmReq* req) { req->transport = wire::CmTransport::kRd; }},
       {wire::RejReason::kUnsupported, [](wire::CmReq* req) { req->private_data[0] = 0x10; }},
       {wire::RejReason::kUnsupported, [](wire::CmReq* req) { req->private_data[1] = 0x50; }},
       {wire::RejReason::kInvalidGid, [](wire::CmReq* req) { req->primary.local_gid[15] ^= 1; }},

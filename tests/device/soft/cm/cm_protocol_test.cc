@@ -55,6 +55,7 @@ TEST_F(CmProtocol, EveryReasonReachesTheConnectingSideWithItsData) {
     rej.private_data[147] = static_cast<uint8_t>(reason);
     Say(b_, a_, rej);
     net_.RunFor(kMs);
+    if (rej.reason == RejReason::kStaleConnection) continue;  // asked again, see below
     ASSERT_EQ(client.Count(CmEventType::kRejected), 1) << client.History();
     const SeenEvent& event = *client.Find(CmEventType::kRejected);
     EXPECT_EQ(event.status, reason);
@@ -62,6 +63,62 @@ TEST_F(CmProtocol, EveryReasonReachesTheConnectingSideWithItsData) {
     EXPECT_EQ(event.param.private_data[147], reason);
     EXPECT_STREQ(client->state_name(), "closed");
   }
+}
+
+// The peer still had a connection of this QP number, and has ended it by now.
+TEST_F(CmProtocol, AReqThatIsRefusedAsStaleIsSentAgainUnderAnotherId) {
+  ListenOn(&server_, Address("0.0.0.0:7000"), AcceptIt);
+  const wire::CmReq first = UnansweredReq(client_);
+  wire::CmRej stale;
+  stale.remote_comm_id = first.local_comm_id;
+  stale.reason = RejReason::kStaleConnection;
+  Say(b_, a_, stale);
+  net_.RunFor(200 * kMs);
+  EXPECT_EQ(net_.Count(CmAttribute::kReq), 1) << "not at once: the peer needs its time";
+  EXPECT_TRUE(client_.events.empty() || !client_.Saw(CmEventType::kRejected));
+  net_.pass = nullptr;
+  net_.RunFor(200 * kMs);
+  const auto again = std::get<wire::CmReq>(net_.Last(CmAttribute::kReq)->message);
+  EXPECT_NE(again.local_comm_id, first.local_comm_id);
+  EXPECT_EQ(again.local_qpn, first.local_qpn);
+  EXPECT_EQ(again.starting_psn, first.starting_psn);
+  EXPECT_STREQ(client_->state_name(), "established") << client_.History();
+  EXPECT_FALSE(client_.Saw(CmEventType::kRejected));
+}
+
+TEST_F(CmProtocol, AReqThatIsRefusedAsStaleAgainAndAgainIsRejected) {
+  UnansweredReq(client_);
+  const TimeNs start = net_.now;
+  for (int refusals = 1; refusals <= 5; ++refusals) {
+    ASSERT_FALSE(client_.Saw(CmEventType::kRejected)) << refusals;
+    wire::CmRej stale;
+    stale.remote_comm_id =
+        std::get<wire::CmReq>(net_.Last(CmAttribute::kReq)->message).local_comm_id;
+    stale.reason = RejReason::kStaleConnection;
+    stale.private_data[147] = 10;
+    Say(b_, a_, stale);
+    Say(b_, a_, stale);  // a copy means nothing
+    const int asked = net_.Count(CmAttribute::kReq);
+    while (net_.Count(CmAttribute::kReq) == asked && !client_.Saw(CmEventType::kRejected)) {
+      net_.RunFor(kMs);
+    }
+  }
+  ASSERT_EQ(client_.Count(CmEventType::kRejected), 1) << client_.History();
+  EXPECT_EQ(client_.Find(CmEventType::kRejected)->status, 10);
+  EXPECT_EQ(client_.Find(CmEventType::kRejected)->param.private_data.at(147), 10);
+  EXPECT_LT(net_.now - start, 4 * kSecond);
+}
+
+TEST_F(CmProtocol, AnIdThatGoesWhileItWaitsToAskAgainSendsNothingMore) {
+  const wire::CmReq first = UnansweredReq(client_);
+  wire::CmRej stale;
+  stale.remote_comm_id = first.local_comm_id;
+  stale.reason = RejReason::kStaleConnection;
+  Say(b_, a_, stale);
+  net_.RunFor(kMs);
+  client_.endpoint.reset();
+  ASSERT_TRUE(net_.Run());
+  EXPECT_EQ(net_.Count(CmAttribute::kReq), 1);
 }
 
 TEST_F(CmProtocol, EveryReasonReachesTheAcceptingSideWithItsData) {

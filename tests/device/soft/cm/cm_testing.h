@@ -146,12 +146,16 @@ class TestHost : public MadIo, public DeviceDirectory {
   device::Device* FindByAddress(const IpAddress& address) const override;
   std::vector<IpAddress> Addresses() const override { return {ip}; }
   absl::StatusOr<IpAddress> SourceAddressFor(const IpAddress& peer) const override;
+  uint32_t RouteMtuBytes(const IpAddress&, const IpAddress&) const override {
+    return route_mtu_bytes;
+  }
 
   const IpAddress ip;
   TestNet* const net;
   mutable TestDevice device;
   mutable TestDevice second{{}};
   bool has_route = true;
+  uint32_t route_mtu_bytes = 0;
   bool has_device = true;
   std::deque<ReceivedMad> inbox;
   std::unique_ptr<SoftConnectionManager> manager;
