@@ -61,7 +61,7 @@ struct ConnParam {
   uint32_t qkey = 0;            // UD
   uint8_t min_rnr_timer = 0;    // of the local QP, not on the wire; 0: as InitQpAttr() says
   // RC or UC. Of the QP to be connected, which with kConnectRequest is the peer's. To accept, it may be left out.
-  std::optional<QpType> qp_type;
+  std::optional<QpType> qp_type = std::nullopt;
 };
 
 class CmEndpoint;

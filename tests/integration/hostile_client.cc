@@ -314,6 +314,13 @@ void HostileClient::WildIndices() {
   AllDoorbells();
 }
 
+uint64_t HostileClient::BreakSendQueue() {
+  auto* header = reinterpret_cast<shm::WorkQueueHeader*>(qps_[0].send.data);
+  header->tail.store(header->head.load() + 2 * qps_[0].send.slot_count + 1);
+  AllDoorbells();
+  return qps_[0].handle;
+}
+
 void HostileClient::AllDoorbells() {
   for (auto& word : control().words) word.store(~uint64_t{0});
   for (auto& word : control().summary) word.store(~uint64_t{0});

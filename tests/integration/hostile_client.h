@@ -45,6 +45,8 @@ class HostileClient {
 
   // One random attack on shared memory: see the .cc.
   void Scribble();
+  // A send queue with an impossible number of WRs in it. Returns the handle of its QP.
+  uint64_t BreakSendQueue();
   // Makes QPs again that the daemon took out of service. False: the session is over.
   [[nodiscard]] bool Recover();
   // The daemon has ended the session.

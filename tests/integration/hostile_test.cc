@@ -3,6 +3,7 @@
 // While hostile clients do their worst, well-behaved applications exchange data over the same
 // daemons, every byte of which is checked; afterwards the daemon holds what it held before.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "proto/shm/event.h"
 #include "tests/integration/hostile_client.h"
 #include "tests/integration/testbed.h"
 #include "tests/integration/traffic.h"
@@ -124,6 +126,22 @@ TEST_F(HostileTest, ScribblingOverAllSharedMemoryHarmsNobodyElse) {
   }
   std::cout << attacks << " attacks by " << sessions << " clients, " << recoveries
             << " recoveries; seed " << kSeed << "\n";
+  ExpectUnharmed();
+}
+
+TEST_F(HostileTest, ACorruptQueueCostsItsQueuePairWhichIsToldSo) {
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<HostileClient> client,
+                       HostileClient::Create(Daemon(0).run_dir(), kSeed));
+  const uint64_t qp = client->BreakSendQueue();
+  shm::AsyncEvent event{};
+  const int fd = client->raw().async_channel();
+  pollfd poll{fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&poll, 1, 10'000), 1);
+  ASSERT_EQ(::read(fd, &event, sizeof(event)), static_cast<ssize_t>(sizeof(event)));
+  EXPECT_EQ(event.type, uint32_t{kAsyncQpFatal});
+  EXPECT_EQ(event.handle, qp);
+  EXPECT_FALSE(client->HungUp()) << "the rest of the session goes on";
+  EXPECT_TRUE(client->Recover());
   ExpectUnharmed();
 }
 

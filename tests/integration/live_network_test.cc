@@ -126,13 +126,8 @@ class LiveNetworkTest : public ::testing::Test {
     });
   }
 
-  // The next event of this type.
   absl::Status ExpectAsync(int host, uint32_t type) {
-    for (;;) {
-      absl::StatusOr<AsyncEvent> event = clients_[host]->GetAsyncEvent(Slow(absl::Seconds(5)));
-      if (!event.ok()) return event.status();
-      if (event->type == type) return absl::OkStatus();
-    }
+    return NextEvent(client(host), type).status();
   }
 
   void ExpectTraffic(const std::string& address) {

@@ -22,21 +22,8 @@ namespace {
 constexpr size_t kHalf = WiredEnd::kMemoryBytes / 2;
 constexpr size_t kBytes = 10'000;  // several packets at any path MTU
 
-class OperationsTest : public PathTest {
+class OperationsTest : public WiredPairTest {
  protected:
-  void MakePair(const WiredOptions& options = {}) {
-    ASSERT_OK_AND_ASSIGN(WiredEnd a, MakeEnd(active(), active_address(), options));
-    ASSERT_OK_AND_ASSIGN(WiredEnd b, MakeEnd(passive(), passive_address(), options));
-    a_.emplace(std::move(a));
-    b_.emplace(std::move(b));
-    ASSERT_OK(Wire(*a_, *b_));
-  }
-
-  static void ExpectWc(CompletionQueue& cq, uint64_t wr_id, WcStatus status = WcStatus::kSuccess) {
-    ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(cq));
-    EXPECT_EQ(wc.wr_id, wr_id);
-    EXPECT_EQ(wc.status, status) << WcStatusString(wc.status);
-  }
   static uint64_t WordAt(const WiredEnd& end, size_t offset) {
     uint64_t word;
     std::memcpy(&word, end.memory.data() + offset, sizeof(word));
@@ -45,9 +32,6 @@ class OperationsTest : public PathTest {
   static void SetWord(WiredEnd& end, size_t offset, uint64_t word) {
     std::memcpy(end.memory.data() + offset, &word, sizeof(word));
   }
-
-  std::optional<WiredEnd> a_;
-  std::optional<WiredEnd> b_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Paths, OperationsTest, ::testing::ValuesIn(kIpv4Paths), NameOfPath);

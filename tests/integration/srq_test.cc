@@ -55,14 +55,6 @@ class SrqTest : public PathTest {
   std::optional<size_t> Mismatch(uint64_t slot, uint64_t seed) {
     return PatternMismatch({host_->memory.data() + slot * kSlotBytes, kSlotBytes}, seed);
   }
-  // The next event of this type; others are passed over.
-  absl::StatusOr<AsyncEvent> NextEvent(Client client, uint32_t type,
-                                       absl::Duration timeout = absl::Seconds(5)) {
-    while (true) {
-      absl::StatusOr<AsyncEvent> event = client.GetAsyncEvent(Slow(timeout));
-      if (!event.ok() || event->type == type) return event;
-    }
-  }
 
   std::optional<WiredEnd> host_;
   SharedReceiveQueue srq_;

@@ -104,6 +104,13 @@ bool Eventually(absl::Duration timeout, const std::function<bool()>& condition) 
   return true;
 }
 
+absl::StatusOr<AsyncEvent> NextEvent(Client client, uint32_t type, absl::Duration timeout) {
+  while (true) {
+    absl::StatusOr<AsyncEvent> event = client.GetAsyncEvent(Slow(timeout));
+    if (!event.ok() || event->type == type) return event;
+  }
+}
+
 absl::StatusOr<std::string> CountObjects(const RawClient& observer) {
   v1::GetStatusReply reply;
   RD_RETURN_IF_ERROR(observer.Call(observer.admin(), &v1::AdminService::Stub::GetStatus,

@@ -39,6 +39,11 @@ absl::StatusOr<Connection> ConnectApps(const Client& from, const Client& to,
 // True as soon as `condition` holds; false if it does not within `timeout` (Slow() applies).
 bool Eventually(absl::Duration timeout, const std::function<bool()>& condition);
 
+// The next asynchronous event of this type (AsyncEventType); others are passed over. Errors: those of
+// GetAsyncEvent.
+absl::StatusOr<AsyncEvent> NextEvent(Client client, uint32_t type,
+                                     absl::Duration timeout = absl::Seconds(5));
+
 // Everything that the daemon counts of objects, as text to be compared and printed: sessions, PDs,
 // regions, pools, CQs, QPs, channels, CM ids, and QPs by device. Errors: those of the call.
 absl::StatusOr<std::string> CountObjects(const RawClient& observer);

@@ -227,6 +227,36 @@ TEST_P(UdCmTest, ListenersQpIsFoundAndAnswers) {
   EXPECT_EQ(PatternMismatch({served.memory.data() + kGrhBytes, 100}, 1), std::nullopt);
 }
 
+// The QP that answers has the QKey that its application has told the peer.
+TEST_P(UdCmTest, TheAcceptingApplicationMayChooseTheQkey) {
+  if (OnVerbs()) GTEST_SKIP() << "rdma_accept of the kernel's rdma_cm has no QKey";
+  constexpr uint32_t kOwnQkey = 0x4711;
+  ASSERT_NO_FATAL_FAILURE(Listen());
+  ASSERT_NO_FATAL_FAILURE(ResolvePeer());
+  ASSERT_OK(active_.id->Connect());
+  ASSERT_OK_AND_ASSIGN(auto request, ExpectEvent(*listener_.channel, CmEventType::kConnectRequest));
+  End served;
+  served.id = request->TakeId();
+  request.reset();
+  ASSERT_NO_FATAL_FAILURE(Equip(passive(), served));
+  ASSERT_OK(served.id->qp().PostRecv(1, served.memory.data(), kRecvBytes, &served.region));
+  ASSERT_OK(AwaitPosted(served.id->qp()));
+  ConnParam answer;
+  answer.qkey = kOwnQkey;
+  ASSERT_OK(served.id->Accept(answer));
+  ASSERT_OK_AND_ASSIGN(auto established, ExpectEvent(*active_.channel, CmEventType::kEstablished));
+  const UdParam peer = established->ud();
+  EXPECT_EQ(peer.qkey, kOwnQkey);
+  EXPECT_EQ(served.id->qp().Query()->qkey, kOwnQkey);
+  established.reset();
+  ASSERT_OK_AND_ASSIGN(const ProtectionDomain pd, active_.id->pd());
+  ASSERT_OK_AND_ASSIGN(const AddressHandle ah, AddressHandle::Create(pd, peer.ah));
+  ASSERT_OK(active_.id->qp().PostUdSend(2, active_.memory.data(), 100, &active_.region,
+                                        kSendSignaled, ah, peer.qpn, peer.qkey));
+  ASSERT_OK_AND_ASSIGN(const Wc wc, served.id->GetRecvComp(Slow(absl::Seconds(5))));
+  EXPECT_EQ(wc.status, WcStatus::kSuccess);
+}
+
 TEST_P(UdCmTest, RefusedPeerHearsSo) {
   ASSERT_NO_FATAL_FAILURE(Listen());
   ASSERT_NO_FATAL_FAILURE(ResolvePeer());

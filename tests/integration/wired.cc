@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status_macros.h"
+#include "tests/integration/cm_pair.h"
 #include "tests/support/status_testing.h"
 
 namespace rdmad::testing {
@@ -85,11 +86,11 @@ absl::Status ToInit(WiredEnd& end) {
   return end.qp.Modify(attr);
 }
 
-absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer) {
+absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer, const AddressHandleAttr* way) {
   QpAttr attr;
   attr.mask = kQpAttrState | kQpAttrAv | kQpAttrPathMtu | kQpAttrDestQpn | kQpAttrRqPsn;
   attr.state = QpState::kRtr;
-  attr.ah = WayTo(end, peer);
+  attr.ah = way != nullptr ? *way : WayTo(end, peer);
   attr.path_mtu = std::min(end.device.active_mtu, peer.device.active_mtu);
   attr.dest_qpn = peer.qp.qpn();
   attr.rq_psn = kFirstPsn;
@@ -101,7 +102,7 @@ absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer) {
   return end.qp.Modify(attr);
 }
 
-absl::Status ToRts(WiredEnd& end) {
+absl::Status ToRts(WiredEnd& end, const RtsOptions& options) {
   QpAttr attr;
   attr.mask = kQpAttrState | kQpAttrSqPsn;
   attr.state = QpState::kRts;
@@ -110,7 +111,7 @@ absl::Status ToRts(WiredEnd& end) {
     attr.mask |= kQpAttrTimeout | kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrMaxQpRdAtomic;
     attr.timeout = kTimeoutCode;
     attr.retry_count = 7;
-    attr.rnr_retry = 7;
+    attr.rnr_retry = options.rnr_retry;
     attr.max_rd_atomic = 4;
   }
   return end.qp.Modify(attr);
@@ -165,6 +166,20 @@ void PathTest::SetUp() {
   ASSERT_OK_AND_ASSIGN(Client passive, AttachTo(Daemon(passive_index), "passive"));
   active_ = std::make_unique<Client>(active);
   passive_ = std::make_unique<Client>(passive);
+}
+
+void WiredPairTest::MakePair(const WiredOptions& options) {
+  ASSERT_OK_AND_ASSIGN(WiredEnd a, MakeEnd(active(), active_address(), options));
+  ASSERT_OK_AND_ASSIGN(WiredEnd b, MakeEnd(passive(), passive_address(), options));
+  a_.emplace(std::move(a));
+  b_.emplace(std::move(b));
+  ASSERT_OK(Wire(*a_, *b_));
+}
+
+void WiredPairTest::ExpectWc(CompletionQueue& cq, uint64_t wr_id, WcStatus status) {
+  ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(cq));
+  EXPECT_EQ(wc.wr_id, wr_id);
+  EXPECT_EQ(wc.status, status) << WcStatusString(wc.status);
 }
 
 }  // namespace rdmad::testing

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -52,8 +54,12 @@ absl::StatusOr<WiredEnd> MakeEnd(const Client& client, const std::string& addres
 absl::Status Wire(WiredEnd& a, WiredEnd& b);
 // The steps of that: Reset to Init, to RTR, to RTS.
 absl::Status ToInit(WiredEnd& end);
-absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer);
-absl::Status ToRts(WiredEnd& end);
+// By `way` instead of WayTo(), if given.
+absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer, const AddressHandleAttr* way = nullptr);
+struct RtsOptions {
+  uint8_t rnr_retry = 7;
+};
+absl::Status ToRts(WiredEnd& end, const RtsOptions& options = {});
 // UD: from Reset to RTS.
 absl::Status MakeReady(WiredEnd& end, uint32_t qkey);
 // Any state.
@@ -89,6 +95,17 @@ class PathTest : public LoopbackTest, public ::testing::WithParamInterface<Path>
 
   std::unique_ptr<Client> active_;
   std::unique_ptr<Client> passive_;
+};
+
+// Two wired ends: `a_` of the active application, `b_` of the passive one.
+class WiredPairTest : public PathTest {
+ protected:
+  void MakePair(const WiredOptions& options = {});
+  // The next completion of `cq`.
+  static void ExpectWc(CompletionQueue& cq, uint64_t wr_id, WcStatus status = WcStatus::kSuccess);
+
+  std::optional<WiredEnd> a_;
+  std::optional<WiredEnd> b_;
 };
 
 }  // namespace rdmad::testing

@@ -92,7 +92,9 @@ bool LocalSender::Run(uint32_t budget_bytes, TimeNs now, RunResult* result) noex
     const SendWqe& wqe = queue[queue.head()];
     if (wqe.is_local()) break;  // the caller's
     if (!active_) {
-      const Step step = qp_.state() == QpState::kRts ? Begin(wqe, *peer, now) : Step::kStop;
+      // A queue that is drained finishes what it has begun, which a message has that waits.
+      const bool may_begin = qp_.state() == QpState::kRts || waits_;
+      const Step step = may_begin ? Begin(wqe, *peer, now) : Step::kStop;
       more = step != Step::kStop;
       if (!more) break;
       if (step == Step::kNext) {
@@ -136,6 +138,7 @@ LocalSender::Step LocalSender::Begin(const SendWqe& wqe, SoftQp& peer, TimeNs no
       if (!qp_.reliable()) return Refused(Finding::kNotReady, peer, now);
       if (FailsHere(wqe, now)) return Step::kStop;
       responder.set_local_sender_waits();
+      waits_ = true;
       Count(qp_.core.counters.local_rnr_waits);
       requester_.OnNotReady(peer.context().attr.min_rnr_timer, now);
       return Step::kStop;
@@ -159,6 +162,7 @@ LocalSender::Step LocalSender::Begin(const SendWqe& wqe, SoftQp& peer, TimeNs no
     }
   }
   active_ = true;
+  waits_ = false;
   offset_ = 0;
   local_cursor_ = remote_cursor_ = {};
   return Step::kGoOn;

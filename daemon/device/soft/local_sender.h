@@ -35,9 +35,9 @@ class LocalSender {
   // Executes WRs from the head of the queue until budget or queue is at its end. False if there is
   // nothing more to do in this turn: it waits for a receive, or the QP has failed.
   bool Run(uint32_t budget_bytes, TimeNs now, RunResult* result) noexcept;
-  // A message is half copied.
-  bool in_progress() const noexcept { return active_; }
-  void Reset() noexcept { active_ = false; }
+  // The message at the head has begun: it is half copied, or has found no receive.
+  bool in_progress() const noexcept { return active_ || waits_; }
+  void Reset() noexcept { active_ = waits_ = false; }
   void ForgetPeer() noexcept { address_generation_ = 0; }
 
  private:
@@ -58,6 +58,7 @@ class LocalSender {
   QpContext& qp_;
   Requester& requester_;
   bool active_ = false;
+  bool waits_ = false;       // for a receive
   uint32_t offset_ = 0;      // bytes of the message that are copied
   SgeCursor local_cursor_;   // in the WR's SGEs
   SgeCursor remote_cursor_;  // in the receive's SGEs, or the remote range

@@ -1,0 +1,243 @@
+// The rarer outcomes of making a connection, each with the cause that an application can give it:
+// requests that are taken back, QPs that cannot follow, options, and UC.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "tests/integration/cm_pair.h"
+#include "tests/integration/pattern.h"
+#include "tests/integration/testbed.h"
+#include "tests/support/slow.h"
+#include "tests/support/status_testing.h"
+
+namespace rdmad::testing {
+namespace {
+
+constexpr uint32_t kLevelId = 0;  // RDMA_OPTION_ID
+enum : uint32_t { kTos = 0, kReuseAddr = 1, kAfOnly = 2, kAckTimeout = 3 };
+
+class CmEventsTest : public LoopbackTest {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_OK(StartDaemon(i, {.log_level = "info"}));
+      ASSERT_OK_AND_ASSIGN(Client client, AttachTo(Daemon(i)));
+      clients_[i] = std::make_unique<Client>(client);
+    }
+  }
+  Client& client(int index) { return *clients_[index]; }
+
+  template <typename T>
+  static absl::Status SetOption(CmId& id, uint32_t option, T value) {
+    std::byte bytes[sizeof(T)];
+    std::memcpy(bytes, &value, sizeof(value));
+    return id.SetOption(kLevelId, option, bytes);
+  }
+
+  // A listener of application 1, whom application 0 has asked; nothing is answered yet.
+  struct Asked {
+    ListeningId listening;
+    ActiveId active;
+    std::unique_ptr<CmId> passive;
+  };
+  void Ask(Asked* out, const QpInit& init = {}) {
+    ASSERT_OK_AND_ASSIGN(out->listening, ListenOn(client(1), Ipv4(1)));
+    ASSERT_OK_AND_ASSIGN(out->active, Resolve(client(0), out->listening.address));
+    ASSERT_OK(out->active.id->CreateQp(nullptr, init));
+    ASSERT_OK(out->active.id->Connect());
+    ASSERT_OK_AND_ASSIGN(auto request,
+                         ExpectEvent(*out->listening.channel, CmEventType::kConnectRequest));
+    out->passive = request->TakeId();
+  }
+
+ private:
+  std::unique_ptr<Client> clients_[2];
+};
+
+// ---- Requests
+
+TEST_F(CmEventsTest, ARequestThatIsTakenBackIsARejectionToTheAcceptingSide) {
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked));
+  ASSERT_OK(asked.active.id->DestroyId());
+  ASSERT_OK_AND_ASSIGN(auto rejected,
+                       ExpectEvent(*asked.listening.channel, CmEventType::kRejected));
+  EXPECT_EQ(rejected->id(), asked.passive.get());
+  EXPECT_EQ(rejected->status(), 4);  // "timeout" of IBTA vol. 1, as the kernel's rdma_cm says it
+  ASSERT_OK(asked.passive->CreateQp(nullptr, {}));
+  EXPECT_FALSE(asked.passive->Accept().ok());
+}
+
+// The asking side repeats its question, and is told that the answer takes a while.
+TEST_F(CmEventsTest, AnApplicationMayTakeItsTimeToAccept) {
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      asked.active.channel->GetEvent(Slow(absl::Milliseconds(2500))).status()));
+  ASSERT_OK(asked.passive->CreateQp(nullptr, {}));
+  ASSERT_OK(asked.passive->Accept());
+  EXPECT_OK(ExpectEvent(*asked.active.channel, CmEventType::kEstablished));
+  EXPECT_OK(ExpectEvent(*asked.listening.channel, CmEventType::kEstablished));
+}
+
+// ---- QPs that cannot follow
+
+TEST_F(CmEventsTest, AQpThatCannotBeConnectedIsAConnectErrorAndThePeerHearsOfIt) {
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked));
+  QpAttr attr;
+  attr.mask = kQpAttrState;
+  attr.state = QpState::kErr;
+  ASSERT_OK(asked.active.id->qp().Modify(attr));
+  ASSERT_OK(asked.passive->CreateQp(nullptr, {}));
+  ASSERT_OK(asked.passive->Accept());
+
+  ASSERT_OK_AND_ASSIGN(auto error, ExpectEvent(*asked.active.channel, CmEventType::kConnectError));
+  EXPECT_EQ(error->status(), -EINVAL);
+  EXPECT_FALSE(error->ToStatus().ok());
+  ASSERT_OK_AND_ASSIGN(auto rejected,
+                       ExpectEvent(*asked.listening.channel, CmEventType::kRejected));
+  EXPECT_EQ(rejected->status(), 28);
+}
+
+TEST_F(CmEventsTest, AQpThatCannotBeAcceptedFailsTheCallAndThePeerIsToldByReject) {
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked));
+  ASSERT_OK(asked.passive->CreateQp(nullptr, {}));
+  QpAttr attr;
+  attr.mask = kQpAttrState;
+  attr.state = QpState::kErr;
+  ASSERT_OK(asked.passive->qp().Modify(attr));
+  EXPECT_FALSE(asked.passive->Accept().ok());
+  ASSERT_OK(asked.passive->Reject());
+  ASSERT_OK_AND_ASSIGN(auto rejected, ExpectEvent(*asked.active.channel, CmEventType::kRejected));
+  EXPECT_EQ(rejected->status(), 28);
+}
+
+// ---- UC
+
+TEST_F(CmEventsTest, UcQueuePairsConnect) {
+  if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
+  const QpInit uc = [] {
+    QpInit init;
+    init.type = QpType::kUc;
+    init.cap.max_inline_bytes = 16;
+    return init;
+  }();
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked, uc));
+  ASSERT_OK(asked.passive->CreateQp(nullptr, uc));
+  ASSERT_OK_AND_ASSIGN(Pool pool, Pool::Create(client(1), 4096));
+  ASSERT_OK_AND_ASSIGN(Buffer to, pool.Allocate(16));
+  ASSERT_OK_AND_ASSIGN(MemoryRegion region, asked.passive->RegMsgs(to.data(), 16));
+  ASSERT_OK(asked.passive->qp().PostRecv(1, to.data(), 16, &region));
+  ASSERT_OK(asked.passive->Accept());
+  ASSERT_OK(ExpectEvent(*asked.active.channel, CmEventType::kEstablished));
+  ASSERT_OK(ExpectEvent(*asked.listening.channel, CmEventType::kEstablished));
+  ASSERT_OK(asked.active.id->qp().PostSend(2, "sixteen bytes...", 16, nullptr,
+                                           kSendInline | kSendSignaled));
+  ASSERT_OK_AND_ASSIGN(const Wc received, asked.passive->GetRecvComp(Slow(absl::Seconds(5))));
+  EXPECT_EQ(received.status, WcStatus::kSuccess);
+  EXPECT_EQ(std::memcmp(to.data(), "sixteen bytes...", 16), 0);
+  ASSERT_OK(asked.passive->Disconnect());
+  EXPECT_OK(ExpectEvent(*asked.active.channel, CmEventType::kDisconnected));
+}
+
+TEST_F(CmEventsTest, AQpOfAnotherTypeThanThePeersIsRefused) {
+  if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked));
+  QpInit uc;
+  uc.type = QpType::kUc;
+  ASSERT_OK(asked.passive->CreateQp(nullptr, uc));
+  EXPECT_TRUE(absl::IsInvalidArgument(asked.passive->Accept()));
+  ASSERT_OK_AND_ASSIGN(auto rejected, ExpectEvent(*asked.active.channel, CmEventType::kRejected));
+  EXPECT_EQ(rejected->status(), 9);  // "invalid transport service type"
+}
+
+// ---- Options
+
+TEST_F(CmEventsTest, TheAckTimeoutIsTheQpsAndDecidesWhenAPeerIsGivenUp) {
+  const struct {
+    uint8_t code;
+    absl::Duration at_least, at_most;
+  } rows[] = {{13, absl::Milliseconds(33), absl::Milliseconds(500)},
+              {18, absl::Milliseconds(1073), absl::Seconds(9)}};  // 33.6 ms; 1.07 s
+  for (const auto& row : rows) {
+    SCOPED_TRACE(static_cast<int>(row.code));
+    ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), Ipv4(1)));
+    ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
+    ASSERT_OK(SetOption(*active.id, kAckTimeout, row.code));
+    ASSERT_OK(active.id->CreateQp(nullptr, {}));
+    ConnParam param;
+    param.retry_count = 1;
+    ASSERT_OK(active.id->Connect(param));
+    ASSERT_OK_AND_ASSIGN(auto request,
+                         ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
+    std::unique_ptr<CmId> passive = request->TakeId();
+    request.reset();
+    ASSERT_OK(passive->CreateQp(nullptr, {}));
+    ASSERT_OK(passive->Accept(param));
+    ASSERT_OK(ExpectEvent(*active.channel, CmEventType::kEstablished));
+    ASSERT_OK_AND_ASSIGN(const QpAttr attr, active.id->qp().Query());
+    // The peer's own delay may add to it.
+    EXPECT_GE(attr.timeout, row.code);
+    EXPECT_LE(attr.timeout, row.code + 1);
+    passive->DestroyQp();  // nobody answers any more
+    const absl::Time start = absl::Now();
+    ASSERT_OK(active.id->qp().PostSend(1, nullptr, 0, nullptr, kSendSignaled));
+    ASSERT_OK_AND_ASSIGN(const Wc wc, active.id->GetSendComp(Slow(absl::Seconds(20))));
+    EXPECT_EQ(wc.status, WcStatus::kRetryExcErr);
+    EXPECT_GE(absl::Now() - start, row.at_least);
+    EXPECT_LE(absl::Now() - start, Slow(row.at_most));
+  }
+}
+
+TEST_F(CmEventsTest, AfOnlyLeavesTheOtherFamilyToOthers) {
+  if (Ipv6(0).empty()) GTEST_SKIP() << "no IPv6 addresses here";
+  for (const bool only : {true, false}) {
+    SCOPED_TRACE(only);
+    ASSERT_OK_AND_ASSIGN(auto six, CmId::Create(client(0)));
+    ASSERT_OK(SetOption(*six, kAfOnly, int{only}));
+    ASSERT_OK(six->BindAddr(*Address::Parse("[::]:0")));
+    ASSERT_OK(six->Listen());
+    ASSERT_OK_AND_ASSIGN(auto four, CmId::Create(client(0)));
+    absl::Status taken = four->BindAddr(*Address::Parse(WithPort("0.0.0.0", six->src_port())));
+    if (taken.ok()) taken = four->Listen();
+    if (only) {
+      EXPECT_OK(taken);
+    } else {
+      EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+    }
+  }
+}
+
+TEST_F(CmEventsTest, ReuseAddrSharesAPortUntilOneListens) {
+  ASSERT_OK_AND_ASSIGN(auto first, CmId::Create(client(0)));
+  ASSERT_OK_AND_ASSIGN(auto second, CmId::Create(client(0)));
+  ASSERT_OK_AND_ASSIGN(auto third, CmId::Create(client(0)));
+  for (CmId* id : {first.get(), second.get()}) ASSERT_OK(SetOption(*id, kReuseAddr, int{1}));
+  ASSERT_OK(first->BindAddr(*Address::Parse(WithPort(Ipv4(0), 0))));
+  const Address address = first->local_addr();
+  EXPECT_OK(second->BindAddr(address));
+  EXPECT_TRUE(absl::IsAlreadyExists(third->BindAddr(address))) << "it did not ask for it";
+  EXPECT_OK(first->Listen());
+  EXPECT_TRUE(absl::IsAlreadyExists(second->Listen()));
+}
+
+TEST_F(CmEventsTest, OptionsThatAreNoneOrOutOfRangeAreRefused) {
+  ASSERT_OK_AND_ASSIGN(auto id, CmId::Create(client(0)));
+  EXPECT_OK(SetOption(*id, kTos, uint8_t{0x20}));
+  EXPECT_FALSE(SetOption(*id, kTos, int{0x20}).ok());  // one byte
+  EXPECT_FALSE(SetOption(*id, kAckTimeout, uint8_t{32}).ok());
+  EXPECT_FALSE(SetOption(*id, 99, uint8_t{1}).ok());
+  const std::byte value{1};
+  EXPECT_FALSE(id->SetOption(7, kTos, {&value, 1}).ok());  // no such level
+}
+
+}  // namespace
+}  // namespace rdmad::testing
