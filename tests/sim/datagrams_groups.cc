@@ -70,7 +70,9 @@ void Datagrams::OnGroupPacket(size_t which, soft::Transport& transport, const so
   });
   ++multicasts_;
   const uint64_t before = Outcomes(transport);
-  transport.OnMulticast(groups_[which].hosts[&transport], flow, packet, now);
+  soft::MulticastGroup& group = groups_[which].hosts[&transport];
+  group.BeginTurn();
+  transport.OnMulticast(group, flow, packet, now);
   const uint64_t outcomes = Outcomes(transport) - before;
   if (outcomes != static_cast<uint64_t>(expected)) {
     verdict_.Fail("group ", which, ": ", outcomes, " outcomes for ", expected, " members");

@@ -130,8 +130,7 @@ TEST_P(MulticastTest, ManyMembersGetTheirCopiesInSeveralTurns) {
     ASSERT_TRUE(members.back()->Join(GetParam().group).ok());
   }
   for (size_t i = 0; i < kDatagrams; ++i) {
-    ASSERT_EQ(sender.SendToGroup(GetParam().group, std::string(1, static_cast<char>('a' + i)),
-                                 GetParam().sgid_index),
+    ASSERT_EQ(sender.SendToGroup(GetParam().group, "to many", GetParam().sgid_index),
               PostResult::kOk);
   }
   size_t most = 0;
@@ -154,7 +153,7 @@ TEST_P(MulticastTest, ManyMembersGetTheirCopiesInSeveralTurns) {
   for (size_t i = 1; i < kMembers; ++i) {
     ASSERT_EQ(members[i]->receives.all.size(), kDatagrams);
     for (size_t n = 0; n < kDatagrams; ++n) {
-      ASSERT_EQ(members[i]->Text(n), std::string(1, static_cast<char>('a' + n)));
+      ASSERT_EQ(members[i]->Text(n), "to many");
     }
   }
 }
@@ -167,6 +166,7 @@ TEST_P(MulticastTest, AGroupIsJoinedOnAnInterfaceThatHasChangedItsName) {
   ASSERT_EQ(sender.SendToGroup(GetParam().group, "to you", GetParam().sgid_index),
             PostResult::kOk);
   EXPECT_TRUE(TurnUntil({&*left_, &*right_}, [&] { return member.receives.all.size() == 1; }));
+  ASSERT_TRUE(rdmad::testing::Run("ip link set renamed name left"));  // by which it is removed
 }
 
 TEST_P(MulticastTest, ABatchToAGroupArrivesWhole) {
