@@ -142,6 +142,7 @@ TEST_F(HostileTest, ACorruptQueueCostsItsQueuePairWhichIsToldSo) {
   EXPECT_EQ(event.handle, qp);
   EXPECT_FALSE(client->HungUp()) << "the rest of the session goes on";
   EXPECT_TRUE(client->Recover());
+  client.reset();
   ExpectUnharmed();
 }
 
