@@ -18,7 +18,7 @@ namespace rdmad::testing {
 namespace {
 
 constexpr uint32_t kLevelId = 0;  // RDMA_OPTION_ID
-enum : uint32_t { kTos = 0, kReuseAddr = 1, kAckTimeout = 3 };
+enum : uint32_t { kTos = 0, kReuseAddr = 1, kAfOnly = 2, kAckTimeout = 3 };
 
 class CmEventsTest : public LoopbackTest {
  protected:
@@ -198,6 +198,24 @@ TEST_F(CmEventsTest, TheAckTimeoutIsTheQpsAndDecidesWhenAPeerIsGivenUp) {
 }
 
 // Whoever wants to listen must be alone, as with the kernel's rdma_cm.
+TEST_F(CmEventsTest, AfOnlyLeavesTheOtherFamilyToOthers) {
+  for (const bool only : {true, false}) {
+    SCOPED_TRACE(only);
+    ASSERT_OK_AND_ASSIGN(const auto six, CmId::Create(client(0)));
+    ASSERT_OK(SetOption(*six, kAfOnly, int{only}));
+    ASSERT_OK(six->BindAddr(*Address::Parse("[::]:0")));
+    ASSERT_OK(six->Listen());
+    ASSERT_OK_AND_ASSIGN(const auto four, CmId::Create(client(0)));
+    absl::Status taken = four->BindAddr(*Address::Parse(WithPort("0.0.0.0", six->src_port())));
+    if (taken.ok()) taken = four->Listen();
+    if (only) {
+      EXPECT_OK(taken);
+    } else {
+      EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+    }
+  }
+}
+
 TEST_F(CmEventsTest, ReuseAddrSharesAPortUntilOneListens) {
   ASSERT_OK_AND_ASSIGN(auto first, CmId::Create(client(0)));
   ASSERT_OK_AND_ASSIGN(auto second, CmId::Create(client(0)));

@@ -32,10 +32,12 @@ absl::Status VerbsCmEndpoint::DeferBind(const SocketAddress& local) {
   if (!local.ip.is_any()) return unusable_;
   const uint16_t port = local.port != 0 ? local.port : LikelyFreePort(local.ip);
   if (port == 0) return unusable_;
+  const bool shared = IsDeferredOn(RDMA_OPTION_ID_REUSEADDR);
   const auto& all = manager_->endpoints_;
   if (std::any_of(all.begin(), all.end(), [&](const VerbsCmEndpoint* other) {
-        return other->state_ != State::kIdle && other->space_ == space_ &&
-               other->local_.port == port;
+        if (!other->HasDeferredPort(*this, {local.ip, port})) return false;
+        return !shared || !other->IsDeferredOn(RDMA_OPTION_ID_REUSEADDR) ||
+               other->state_ == State::kListening;
       })) {
     return absl::AlreadyExistsError(absl::StrCat("bind_addr: local=", local.ToString()));
   }
@@ -44,12 +46,40 @@ absl::Status VerbsCmEndpoint::DeferBind(const SocketAddress& local) {
   return absl::OkStatus();
 }
 
+bool VerbsCmEndpoint::IsDeferredOn(uint32_t option) const {
+  if (!deferred_) return false;
+  bool on = false;
+  for (const Option& one : deferred_->options) {
+    if (one.name != option) continue;
+    on = std::any_of(one.value.begin(), one.value.end(), [](uint8_t byte) { return byte != 0; });
+  }
+  return on;
+}
+
+bool VerbsCmEndpoint::HasDeferredPort(const VerbsCmEndpoint& asker,
+                                      const SocketAddress& wildcard) const {
+  if (this == &asker || state_ == State::kIdle || space_ != asker.space_ ||
+      local_.port != wildcard.port) {
+    return false;
+  }
+  if (local_.ip.is_v4() == wildcard.ip.is_v4()) return true;
+  const VerbsCmEndpoint& six = local_.ip.is_v4() ? asker : *this;
+  return !six.IsDeferredOn(RDMA_OPTION_ID_AFONLY);
+}
+
 absl::Status VerbsCmEndpoint::DeferListen(int backlog) {
   if (state_ == State::kIdle) {
     const absl::Status bound = DeferBind({IpAddress::AnyV4(), 0});
     if (!bound.ok()) return bound;
   }
   if (state_ != State::kBound) return WrongState("listen");
+  // Who listens is alone at its port.
+  const auto& all = manager_->endpoints_;
+  if (std::any_of(all.begin(), all.end(), [this](const VerbsCmEndpoint* other) {
+        return other->HasDeferredPort(*this, local_);
+      })) {
+    return absl::AlreadyExistsError(absl::StrCat("listen: local=", local_.ToString()));
+  }
   deferred_->backlog = backlog;
   state_ = State::kListening;
   return absl::OkStatus();

@@ -150,6 +150,10 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   absl::Status Bind(const SocketAddress& local);
   absl::Status DeferBind(const SocketAddress& local);
   absl::Status DeferListen(int backlog);
+  // The last word on a flag of before the kernel's id.
+  bool IsDeferredOn(uint32_t option) const;
+  // Whether this one has what `asker` wants, as rdma_cm sees it.
+  bool HasDeferredPort(const VerbsCmEndpoint& asker, const SocketAddress& wildcard) const;
   absl::Status SetKernelOption(uint32_t option, std::span<const uint8_t> value);
   // The QP attributes of a datagram QP that the kernel does not know of.
   absl::StatusOr<device::QpAttr> DatagramQpAttr(device::QpState state) const;

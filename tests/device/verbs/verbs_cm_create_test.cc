@@ -61,5 +61,28 @@ TEST(VerbsConnectionManager, AWildcardCanBeListenedOnBeforeThereIsADevice) {
   EXPECT_TRUE(absl::IsUnavailable(datagram->Connect({})));
 }
 
+// As the kernel has it once it can be asked.
+TEST(VerbsConnectionManager, OptionsOfBeforeThereIsADeviceDecideWhoSharesAPort) {
+  const NoDevices finder;
+  ASSERT_OK_AND_ASSIGN(const auto manager, VerbsConnectionManager::Create(&finder));
+  const auto make = [&](uint32_t option) {
+    auto endpoint = manager->CreateEndpoint(device::PortSpace::kTcp, nullptr);
+    const uint8_t on[] = {1, 0, 0, 0};
+    EXPECT_OK(endpoint->SetOption(option, on));
+    return endpoint;
+  };
+  const auto six = make(RDMA_OPTION_ID_AFONLY);
+  ASSERT_OK(six->BindAddr({IpAddress::AnyV6(), 0}));
+  ASSERT_OK(six->Listen(4));
+  const uint16_t port = six->local().port;
+  const auto four = make(RDMA_OPTION_ID_REUSEADDR);
+  EXPECT_OK(four->BindAddr({IpAddress::AnyV4(), port})) << "the other one is of IPv6 only";
+  const auto sharing = make(RDMA_OPTION_ID_REUSEADDR);
+  EXPECT_OK(sharing->BindAddr({IpAddress::AnyV4(), port}));
+  EXPECT_TRUE(absl::IsAlreadyExists(four->Listen(4))) << "who listens is alone";
+  const auto alone = make(RDMA_OPTION_ID_AFONLY);
+  EXPECT_TRUE(absl::IsAlreadyExists(alone->BindAddr({IpAddress::AnyV4(), port})));
+}
+
 }  // namespace
 }  // namespace rdmad::verbs
