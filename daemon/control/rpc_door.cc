@@ -53,7 +53,8 @@ RpcDoor::RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy*
       calls_(calls),
       options_(options),
       accept_timer_(loop),
-      log_(20, kSecondNs) {}
+      log_(20, kSecondNs),
+      refusals_log_(20, kSecondNs) {}
 
 RpcDoor::~RpcDoor() = default;
 
@@ -227,14 +228,25 @@ absl::StatusOr<Caller> RpcDoor::Authenticate(const RpcCall& call) {
 
 void RpcDoor::OnCall(const std::shared_ptr<RpcCall>& call) {
   ++counters_.calls;
-  const auto answer = [this, call](const absl::Status& status, const std::string& reply) {
+  absl::StatusOr<Caller> caller = Authenticate(*call);
+  // The session may be gone when the answer comes.
+  const session::SessionIdentity* const who =
+      caller.ok() ? &caller->session->identity() : nullptr;
+  const auto answer = [this, call, session = who == nullptr ? 0 : who->id,
+                       uid = who == nullptr ? 0 : who->uid, pid = who == nullptr ? 0 : who->pid](
+                          const absl::Status& status, const std::string& reply) {
     if (!status.ok()) {
       ++counters_.calls_failed;
       Log("control").debug("call failed method={} status=\"{}\"", call->method, status.ToString());
     }
+    // Whoever runs the host is to find the number that somebody needs raised.
+    if (absl::IsResourceExhausted(status) && refusals_log_.Allow(MonotonicNs())) {
+      Log("control").info("call refused session={} uid={} pid={} why=\"{}\" not_logged={}", session,
+                          uid, pid, Printable(std::string(status.message())),
+                          refusals_log_.suppressed());
+    }
     call->respond(status, reply);
   };
-  absl::StatusOr<Caller> caller = Authenticate(*call);
   if (!caller.ok()) return answer(caller.status(), "");
   Log("control").trace("call session={} method={}", caller->session->identity().id,
                        Printable(call->method));

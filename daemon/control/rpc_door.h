@@ -113,7 +113,8 @@ class RpcDoor {
   std::map<uid_t, size_t> count_by_user_;  // of connections_
   int64_t swept_at_ns_ = INT64_MIN / 2;
   RpcCounters counters_;
-  LogLimiter log_;
+  LogLimiter log_;           // of who is turned away
+  LogLimiter refusals_log_;  // of what sessions may not have
 };
 
 }  // namespace rdmad::control
