@@ -179,10 +179,11 @@ TEST_F(CmWireTest, FlowLabelTrafficClassAndHopLimitAreWhatTheAddressVectorSays) 
     way.traffic_class = 0x48;
     way.hop_limit = 33;
     ASSERT_OK(b.qp.type() == QpType::kUd ? MakeReady(b, 1) : ToInit(b));
+    AddressHandle ah;  // in use until the message has been sent
     if (type == QpType::kUd) {
       ASSERT_OK(MakeReady(a, 1));
       ASSERT_OK(b.PostRecv(1, 0, 4096));
-      ASSERT_OK_AND_ASSIGN(const AddressHandle ah, AddressHandle::Create(a.pd, way));
+      ASSERT_OK_AND_ASSIGN(ah, AddressHandle::Create(a.pd, way));
       ASSERT_OK(a.qp.PostUdSend(2, a.memory.data(), 100, &a.region, kSendSignaled, ah, b.qp.qpn(), 1));
     } else {
       ASSERT_OK(ToInit(a));
