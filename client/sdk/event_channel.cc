@@ -22,6 +22,15 @@ uint64_t OwnerHandle(const shm::CmEvent& event) noexcept {
   return event.type == kConnectRequest ? event.listen_handle : event.id_handle;
 }
 
+// Moves those that `wanted` says yes to out of `events`, in order.
+template <typename Wanted>
+std::vector<shm::CmEvent> TakeFrom(std::deque<shm::CmEvent>* events, const Wanted& wanted) {
+  std::vector<shm::CmEvent> taken;
+  std::copy_if(events->begin(), events->end(), std::back_inserter(taken), wanted);
+  std::erase_if(*events, wanted);
+  return taken;
+}
+
 ConnParam ParamOf(const shm::CmEvent& event) {
   ConnParam param;
   const size_t bytes = std::min<size_t>(event.private_data_bytes, sizeof(event.private_data));
@@ -137,15 +146,13 @@ void EventChannelState::AddId(const std::shared_ptr<IdState>& id, uint32_t gener
 }
 
 std::vector<shm::CmEvent> EventChannelState::TakeOut(const IdState& id, uint32_t reported) {
-  std::vector<shm::CmEvent> unread;
   const auto entry = ids_.find(id.handle);
-  if (entry == ids_.end()) return unread;
+  if (entry == ids_.end()) return {};
   const uint32_t generation = entry->second.generation;
   const auto is_of_id = [&](const shm::CmEvent& event) {
     return OwnerHandle(event) == id.handle && event.generation >= generation;
   };
-  std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(unread), is_of_id);
-  std::erase_if(pending_, is_of_id);
+  std::vector<shm::CmEvent> unread = TakeFrom(&pending_, is_of_id);
   if (reported != id.events()) {
     for (const shm::CmEvent& event : Peek(kPeekAll)) {
       if (!is_of_id(event)) continue;
@@ -176,12 +183,10 @@ std::vector<shm::CmEvent> EventChannelState::MoveIdAway(const IdState& id, uint3
 
 std::vector<shm::CmEvent> EventChannelState::MoveRequestAway(uint64_t id_handle) {
   const std::lock_guard lock(mutex_);
-  std::vector<shm::CmEvent> unread;
   const auto is_of_id = [&](const shm::CmEvent& event) {
     return event.id_handle == id_handle && event.type != kConnectRequest;
   };
-  std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(unread), is_of_id);
-  std::erase_if(pending_, is_of_id);
+  std::vector<shm::CmEvent> unread = TakeFrom(&pending_, is_of_id);
   const std::vector<shm::CmEvent> in_pipe = Peek(kPeekAll);
   std::copy_if(in_pipe.begin(), in_pipe.end(), std::back_inserter(unread), is_of_id);
   return unread;

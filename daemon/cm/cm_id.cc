@@ -20,11 +20,10 @@ constexpr size_t kMaxMemberships = 32;     // of one id
 constexpr uint32_t kSendOnlyFlag = 1;      // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
-absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t any,
-                        uint8_t* depth) {
+absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t* depth) {
   const uint32_t limit = device == nullptr ? 0 : device->attr().max_qp_rd_atom;
-  if (*depth == any) {
-    *depth = static_cast<uint8_t>(std::min<uint32_t>(limit, any));
+  if (*depth == kAnyDepth) {
+    *depth = static_cast<uint8_t>(std::min<uint32_t>(limit, kAnyDepth));
     return absl::OkStatus();
   }
   if (*depth <= limit) return absl::OkStatus();
@@ -166,9 +165,8 @@ absl::Status CmId::Connect(device::ConnParam param) {
 }
 
 absl::Status CmId::LimitDepths(device::ConnParam* param) const {
-  RD_RETURN_IF_ERROR(
-      LimitDepth("responder_resources", device(), kAnyDepth, &param->responder_resources));
-  RD_RETURN_IF_ERROR(LimitDepth("initiator_depth", device(), kAnyDepth, &param->initiator_depth));
+  RD_RETURN_IF_ERROR(LimitDepth("responder_resources", device(), &param->responder_resources));
+  RD_RETURN_IF_ERROR(LimitDepth("initiator_depth", device(), &param->initiator_depth));
   // Whoever accepts may not have more READs under way than the peer has offered to answer.
   param->initiator_depth = std::min(param->initiator_depth, offered_initiator_depth_);
   return absl::OkStatus();

@@ -55,6 +55,9 @@
 
 namespace rdmad::cm {
 
+// "As many READs and atomics as possible": RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH.
+inline constexpr uint8_t kAnyDepth = 0xff;
+
 class CmId : public device::CmEventSink, public EventChannelUser {
  public:
   // Runs on the control thread, once; also with Cancelled if the id is destroyed first.
@@ -131,8 +134,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void OnEventWritten() noexcept override { ++events_reported_; }
 
  private:
-  static constexpr uint8_t kAnyDepth = 0xff;  // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
-  static constexpr int kMaxBacklog = 1024;    // of one listener; also what a backlog of 0 means
+  static constexpr int kMaxBacklog = 1024;  // of one listener; also what a backlog of 0 means
 
   // A request that came in on a listener: not in any channel's books before it is adopted.
   CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,

@@ -8,17 +8,18 @@
 // Making an object: check the request, take the quota, make the device's object and the engine's
 // port, Activate them, send the descriptor if there is one, answer. What is slow in that (a
 // SlowObject, a large pool) is done elsewhere, one after the other for each session, so that none
-// keeps the others' waiting for more than one. Destroying it: refuse while
-// others use it (FailedPrecondition names a user, as verbs' EBUSY), Deactivate, free, answer. In
-// between the object is in another phase than kLive and calls do not find it. Handles, queue
-// numbers, keys and doorbells go back only after Deactivate was answered.
+// keeps the others' waiting for more than one. Destroying it: refuse while others use it
+// (FailedPrecondition names a user, as verbs' EBUSY), Deactivate, free, answer. In between the
+// object is in another phase than kLive and calls do not find it. Handles, queue numbers, keys and
+// doorbells go back only after Deactivate was answered.
 //
 // The end (Close): CM ids first, which tells the peers; then multicast attachments, memory
 // windows, QPs, SRQs, address handles, CQs, channels and regions are retired in that order. It relies
 // on the engine executing commands in order: a Deactivate may be posted while the Activate is still
 // on its way. What is being prepared goes when that is over. When all of it is gone, PDs, contexts
 // and the port of the session are retired; then memory goes. Calls in flight are answered too: with
-// Cancelled where they were making something. Close() is idempotent; the session may be destroyed once it has called back.
+// Cancelled where they were making something. Close() is idempotent; the session may be destroyed
+// once it has called back.
 //
 // Thread: control. Owner: SessionRegistry (control).
 #pragma once

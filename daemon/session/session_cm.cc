@@ -260,7 +260,7 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
         absl::StrCat("set_qp: ", HandleText(HandleKind::kQp, request.qp()), " belongs to ",
                      HandleText(HandleKind::kCmId, (*qp)->cm_id))));
   }
-  if (id->id->device() != nullptr && !IsOfDevice(**qp, id->id->device())) {
+  if (!IsOfDevice(**qp, id->id->device())) {
     return done(absl::InvalidArgumentError("set_qp: the QP and the id are of different devices"));
   }
   id->qp = request.qp();

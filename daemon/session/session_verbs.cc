@@ -25,7 +25,8 @@ absl::StatusOr<device::Context*> Session::ContextOn(uint32_t device_index) {
   if (const auto open = contexts_.find(device_index); open != contexts_.end()) {
     return open->second.get();
   }
-  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Context> context, device->Open(environment_.engine->index()));
+  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Context> context,
+                      device->Open(environment_.engine->index()));
   device::Context* const made = context.get();
   contexts_.emplace(device_index, std::move(context));
   // The engine knows it before whatever is made from it: commands are executed in order.

@@ -55,24 +55,19 @@ void BenchPacket(size_t payload_bytes, int rounds) {
   std::array<uint8_t, kMaxTrailerBytes> tail;
   IcrcRun run(flow);
 
-  Print("send: headers, ICRC; the next of a batch", payload_bytes,
-        NanosecondsPer(rounds, [&](uint32_t round) {
-          fields.psn = Psn(round);
-          const size_t head_bytes = BuildHeaders(fields, payload_bytes, head);
-          uint32_t crc = run.Begin(bytes, std::span(head).first(head_bytes));
-          crc = IcrcUpdate(crc, payload);
-          KeepResult(BuildTrailer(payload_bytes, crc, tail));
-          KeepResult(tail);
-        }));
-  Print("send: headers, ICRC over header and payload", payload_bytes,
-        NanosecondsPer(rounds, [&](uint32_t round) {
-          fields.psn = Psn(round);
-          const size_t head_bytes = BuildHeaders(fields, payload_bytes, head);
-          uint32_t crc = flow.Begin(bytes, std::span(head).first(head_bytes));
-          crc = IcrcUpdate(crc, payload);
-          KeepResult(BuildTrailer(payload_bytes, crc, tail));
-          KeepResult(tail);
-        }));
+  // `icrc` is an IcrcFlow or an IcrcRun.
+  const auto print_send = [&](const char* what, auto& icrc) {
+    Print(what, payload_bytes, NanosecondsPer(rounds, [&](uint32_t round) {
+            fields.psn = Psn(round);
+            const size_t head_bytes = BuildHeaders(fields, payload_bytes, head);
+            uint32_t crc = icrc.Begin(bytes, std::span(head).first(head_bytes));
+            crc = IcrcUpdate(crc, payload);
+            KeepResult(BuildTrailer(payload_bytes, crc, tail));
+            KeepResult(tail);
+          }));
+  };
+  print_send("send: headers, ICRC; the next of a batch", run);
+  print_send("send: headers, ICRC over header and payload", flow);
 
   std::vector<uint8_t> packet(bytes);
   const size_t head_bytes = BuildHeaders(fields, payload_bytes, head);

@@ -123,6 +123,8 @@ class Requester {
   void OnGap(TimeNs now) noexcept;
   bool NoteCongestion() noexcept;
   void GoBack(TimeNs now) noexcept;
+  // The same, without putting the timeout off.
+  void GoBackWithinTimeout(TimeNs now) noexcept;
   void SeekToUna() noexcept;
 
   // requester_timer.cc

@@ -141,12 +141,7 @@ void Requester::OnSequenceNak(bool progress, TimeNs now) noexcept {
     --retries_left_;
   }
   (void)NoteCongestion();
-  const TimeNs deadline = deadline_;
-  GoBack(now);
-  if (told_before) {
-    deadline_ = deadline;
-    UpdateTimer();
-  }
+  told_before ? GoBackWithinTimeout(now) : GoBack(now);
 }
 
 // The receiver has no buffer for the message at the head; waits as long as it asks for.

@@ -23,6 +23,13 @@ void Requester::RestartClocks(TimeNs now) noexcept {
   }
 }
 
+void Requester::GoBackWithinTimeout(TimeNs now) noexcept {
+  const TimeNs deadline = deadline_;
+  GoBack(now);
+  deadline_ = deadline;
+  UpdateTimer();
+}
+
 // One timer serves both clocks. It may go off early, since answers only move the deadlines: then it
 // is armed again.
 void Requester::UpdateTimer() noexcept {
@@ -66,10 +73,7 @@ void Requester::OnTimer(TimeNs now) noexcept {
     probed_ = true;
     probe_psn_ = una_;
     window_.OnSilence();
-    const TimeNs deadline = deadline_;
-    GoBack(now);
-    deadline_ = deadline;  // probes do not put the timeout off
-    UpdateTimer();
+    GoBackWithinTimeout(now);
   } else {
     UpdateTimer();
   }

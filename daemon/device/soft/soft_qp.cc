@@ -301,15 +301,10 @@ RunResult SoftQp::Run(uint32_t budget_bytes, TimeNs now) noexcept {
     result.more = true;
     return result;
   }
-  const RunResult answered = responder_.Run(budget_bytes, now);
-  result.spent_bytes += answered.spent_bytes;
-  result.work += answered.work;
-  result.more = answered.more;
+  result.Add(responder_.Run(budget_bytes, now));
   // The requester has its share even while long READs are answered.
-  const RunResult sent = requester_.Run(budget_bytes, now);
-  result.spent_bytes += sent.spent_bytes;
-  result.work += sent.work;
-  result.more = (result.more || sent.more) && context_.state() != QpState::kErr;
+  result.Add(requester_.Run(budget_bytes, now));
+  result.more &= context_.state() != QpState::kErr;
   return result;
 }
 

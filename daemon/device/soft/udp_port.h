@@ -1,5 +1,5 @@
-// One engine's UDP port 4791 of one local address: the socket, its sending half and its receiving half, and what
-// they count.
+// One engine's UDP port 4791 of one local address: the socket, its sending half and its receiving
+// half, and what they count.
 //
 // Two threads use the one socket. The engine sends and receives packets; control sends the CM's
 // datagrams. Nothing else is shared: each side has its own buffers and counters, and the kernel

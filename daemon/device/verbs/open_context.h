@@ -1,6 +1,6 @@
 // One ibv_context that is open, with everything that was made from it on one of its ports: what a
-// session's Context,
-// the objects made from that, the engine and the removal of a device have in common.
+// session's Context, the objects made from that, the engine and the removal of a device have in
+// common.
 //
 // A device may go while all of that is there (unplugged, driver unloaded, `rdma link delete`). The
 // kernel may wait for every user's descriptor then, so the hardware's half of each object must go

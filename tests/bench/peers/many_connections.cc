@@ -101,6 +101,12 @@ class Crowd {
     }
   }
 
+  // What both sides hear, or should not.
+  void OnOther(const CmEvent& event) {
+    if (event.type() == CmEventType::kDisconnected) return OnDisconnected();
+    if (event.type() != CmEventType::kTimewaitExit) Check(event.ToStatus());
+  }
+
   // Counts an end; the first and the last one are told.
   void OnDisconnected() {
     const double now = Now();
@@ -147,13 +153,8 @@ class Taker : public Crowd {
           ids_.push_back(std::move(id));
           break;
         }
-        case CmEventType::kDisconnected:
-          OnDisconnected();
-          break;
-        case CmEventType::kTimewaitExit:
-          break;
         default:
-          Check(event->ToStatus());
+          OnOther(*event);
       }
     }
   }
@@ -190,13 +191,8 @@ class Maker : public Crowd {
             Told(Now() - start, first_tenth, Now() - at_tenth);
           break;
         }
-        case CmEventType::kDisconnected:
-          OnDisconnected();
-          break;
-        case CmEventType::kTimewaitExit:
-          break;
         default:
-          Check(event->ToStatus());
+          OnOther(*event);
       }
     }
   }
