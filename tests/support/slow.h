@@ -8,6 +8,14 @@
 
 namespace rdmad::testing {
 
+// AddressSanitizer keeps what is freed for a while: how much memory a process has says nothing there.
+// What nobody freed, it tells by itself.
+#ifdef RD_SANITIZER
+inline constexpr bool kMemoryGoesBack = false;
+#else
+inline constexpr bool kMemoryGoesBack = true;
+#endif
+
 // How many times slower than a release on the machine's own processor. RDMAD_TEST_SLOWNESS says it
 // where it cannot be known here: in an emulated guest (tests/vm).
 inline int ReadSlowness() {
