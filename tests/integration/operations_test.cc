@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "tests/integration/cm_pair.h"
+#include "tests/integration/counters.h"
 #include "tests/integration/pattern.h"
 #include "tests/integration/testbed.h"
 #include "tests/integration/wired.h"
@@ -57,6 +60,31 @@ TEST_P(OperationsTest, RcWiredByHandSendsWritesAndReads) {
                             b_->AddressAt(0), b_->region.rkey()));
   ExpectWc(a_->cq, 4);
   EXPECT_EQ(PatternMismatch({a_->memory.data() + kHalf, kBytes}, 1), std::nullopt);
+}
+
+// A counter that others read, a lock: what arrives is undefined, that it arrives is not.
+TEST_P(OperationsTest, MemoryThatIsWrittenToMeanwhileIsReadAndSent) {
+  ASSERT_NO_FATAL_FAILURE(MakePair());
+  const std::jthread writer([words = b_->memory.data()](const std::stop_token& stop) {
+    constexpr size_t kLine = 64;
+    for (uint64_t value = 0; !stop.stop_requested(); ++value) {
+      for (size_t at = 0; at < kHalf; at += kLine) {
+        std::atomic_ref(*reinterpret_cast<uint64_t*>(words + at))
+            .store(value, std::memory_order_relaxed);
+      }
+    }
+  });
+  for (int round = 0; round < Fewer(200); ++round) {
+    ASSERT_OK(a_->qp.PostRead(1, a_->memory.data(), kHalf, &a_->region, kSendSignaled,
+                              b_->AddressAt(0), b_->region.rkey()));
+    ASSERT_NO_FATAL_FAILURE(ExpectWc(a_->cq, 1));
+    ASSERT_OK(b_->qp.PostWrite(2, b_->memory.data(), kHalf, &b_->region, kSendSignaled,
+                               a_->AddressAt(kHalf), a_->region.rkey()));
+    ASSERT_NO_FATAL_FAILURE(ExpectWc(b_->cq, 2));
+  }
+  if (OnVerbs()) return;
+  ASSERT_OK_AND_ASSIGN(const Counters counters, Counters::Of(Daemon(0)));
+  EXPECT_EQ(counters.Get("udp_rx_drop_icrc"), 0u);
 }
 
 TEST_P(OperationsTest, ImmediateDataArrivesWithSendsAndWrites) {

@@ -1,8 +1,8 @@
 // Between the sans-I/O transport and whatever carries its packets: UDP sockets, the simulator, a test.
 //
 // The transport hands down packets as header fields plus payload slices; building the bytes, padding and ICRC is the
-// carrier's work, so that the simulator may skip it and the socket may send straight out of the pool. Going up, the
-// carrier has already parsed the packet and checked its ICRC.
+// carrier's work, so that the simulator may skip it. The carrier reads the payload once: the application may be writing to
+// it. Going up, the carrier has already parsed the packet and checked its ICRC.
 #pragma once
 
 #include <sys/uio.h>

@@ -15,11 +15,7 @@
 namespace rdmad::soft {
 namespace {
 
-std::span<const uint8_t> AsBytes(const iovec& slice) noexcept {
-  return {static_cast<const uint8_t*>(slice.iov_base), slice.iov_len};
-}
-
-// The ICRC is what first touches the payload, and alone it would wait for each line of it.
+// The copy is what first touches the payload, and alone it would wait for each line of it.
 constexpr size_t kPrefetchPackets = 2;  // ahead
 constexpr size_t kPrefetchBytes = 2048;
 constexpr size_t kLineBytes = 64;
@@ -30,6 +26,10 @@ void PrefetchPayload(const TxPacket& packet) noexcept {
   const auto* at = static_cast<const char*>(slice.iov_base);
   const size_t bytes = std::min(slice.iov_len, kPrefetchBytes);
   for (size_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(at + i);
+}
+
+const uint8_t* At(const iovec& slice) noexcept {
+  return static_cast<const uint8_t*>(slice.iov_base);
 }
 
 // sendmsg does not write to what it sends, but iovec has no const.
@@ -56,19 +56,17 @@ size_t UdpTx::Send(const Flow& flow, std::span<const TxPacket> packets) noexcept
 
 size_t UdpTx::Stage(const UdpPeer& peer, wire::IcrcRun& icrc,
                     std::span<const TxPacket> packets) noexcept {
-  message_count_ = staged_packets_ = iovec_count_ = arena_bytes_ = 0;
+  message_count_ = staged_packets_ = arena_bytes_ = 0;
   for (const TxPacket& packet : packets) {
     if (staged_packets_ == kMaxStagedPackets) break;
     if (staged_packets_ + kPrefetchPackets < packets.size()) {
       PrefetchPayload(packets[staged_packets_ + kPrefetchPackets]);
     }
-    if (iovec_count_ + packet.payload.size() + 2 > kMaxIovecs) break;
     const size_t bytes = wire::UdpPayloadBytes(packet.fields.opcode, packet.payload_bytes);
     if (!FitsMessage(bytes)) StartMessage(peer, bytes);
     StagePacket(icrc, packet, bytes);
     ++staged_packets_;
   }
-  RD_CHECK(staged_packets_ != 0, "a packet has more payload slices than a message can take");
   FinishMessages();
   return staged_packets_;
 }
@@ -86,8 +84,9 @@ void UdpTx::StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept
   msghdr& header = headers_[index].msg_hdr;
   header.msg_name = Mutable(&peer.address());
   header.msg_namelen = peer.address_bytes();
-  header.msg_iov = &iovecs_[iovec_count_];
-  header.msg_iovlen = 0;
+  pieces_[index] = {&arena_[arena_bytes_], 0};
+  header.msg_iov = &pieces_[index];
+  header.msg_iovlen = 1;
   header.msg_control = controls_[index].data();
   header.msg_controllen =
       peer.CopyControl(std::span(controls_[index]).first<UdpPeer::kMaxControlBytes>());
@@ -96,33 +95,30 @@ void UdpTx::StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept
 
 void UdpTx::StagePacket(wire::IcrcRun& icrc, const TxPacket& packet,
                         size_t udp_payload_bytes) noexcept {
-  uint8_t* head = arena_.data() + arena_bytes_;
+  RD_CHECK(packet.payload_bytes <= kMaxPayloadBytes, "no path MTU has room for this packet");
+  uint8_t* const head = &arena_[arena_bytes_];
   const size_t head_bytes =
       wire::BuildHeaders(packet.fields, packet.payload_bytes,
                          std::span<uint8_t, wire::kMaxHeaderBytes>(head, wire::kMaxHeaderBytes));
-  AddPiece(head, head_bytes);
-  uint32_t crc = icrc.Begin(udp_payload_bytes, {head, head_bytes});
-  size_t payload_bytes = 0;
-  for (const iovec& slice : packet.payload) {
-    if (slice.iov_len == 0) continue;
-    AddPiece(slice.iov_base, slice.iov_len);
-    crc = wire::IcrcUpdate(crc, AsBytes(slice));
-    payload_bytes += slice.iov_len;
-  }
-  RD_DCHECK(payload_bytes == packet.payload_bytes, "payload slices do not add up");
+  const uint32_t crc = icrc.Begin(udp_payload_bytes, {head, head_bytes});
+  uint8_t* const payload = head + head_bytes;
+  uint8_t* tail = payload;
+  for (const iovec& slice : packet.payload) tail = std::copy_n(At(slice), slice.iov_len, tail);
+  RD_DCHECK(tail == payload + packet.payload_bytes, "payload slices do not add up");
 
-  uint8_t* tail = head + head_bytes;
   // The id's term goes onto the finished ICRC: BuildTrailer continues the CRC over the pad.
   const size_t tail_bytes =
-      wire::BuildTrailer(packet.payload_bytes, crc,
+      wire::BuildTrailer(packet.payload_bytes,
+                         wire::IcrcUpdate(crc, {payload, packet.payload_bytes}),
                          std::span<uint8_t, wire::kMaxTrailerBytes>(tail, wire::kMaxTrailerBytes));
   if (const uint32_t term = IdTerm(icrc.flow(), udp_payload_bytes); term != 0) {
     const std::span<uint8_t, wire::kIcrcBytes> stored(tail + tail_bytes - wire::kIcrcBytes,
                                                       wire::kIcrcBytes);
     wire::StoreIcrc(wire::LoadIcrc(stored) ^ term, stored);
   }
-  AddPiece(tail, tail_bytes);
-  arena_bytes_ += head_bytes + tail_bytes;
+  RD_DCHECK(tail + tail_bytes == head + udp_payload_bytes, "a packet of another size than said");
+  arena_bytes_ += udp_payload_bytes;
+  pieces_[message_count_ - 1].iov_len += udp_payload_bytes;
 
   Message& message = messages_[message_count_ - 1];
   ++message.packets;
@@ -142,19 +138,6 @@ uint32_t UdpTx::IdTerm(const wire::IcrcFlow& icrc, size_t udp_payload_bytes) noe
     terms_bytes_ = udp_payload_bytes;
   }
   return terms_[message.packets];
-}
-
-void UdpTx::AddPiece(const void* data, size_t bytes) noexcept {
-  msghdr& header = headers_[message_count_ - 1].msg_hdr;
-  if (header.msg_iovlen != 0) {
-    iovec& last = header.msg_iov[header.msg_iovlen - 1];
-    if (static_cast<const uint8_t*>(last.iov_base) + last.iov_len == data) {
-      last.iov_len += bytes;
-      return;
-    }
-  }
-  iovecs_[iovec_count_++] = {Mutable(data), bytes};
-  ++header.msg_iovlen;
 }
 
 void UdpTx::FinishMessages() noexcept {

@@ -1,11 +1,12 @@
 // The sending half of a UDP port: packets of the transport in, as few system calls as possible out.
 //
-// The payload stays where it is. A message's iovec goes back and forth between a small arena, which
-// holds headers and trailers, and the payload; a packet's trailer and the next one's header lie
-// side by side there and share an entry:
+// A packet's payload is copied, once, beside its headers: what the ICRC is computed of must be what
+// leaves, and the application may write to its memory meanwhile (a counter that peers read, a lock).
+// sendmsg would read the pool a second time, later, and every packet that had changed in between
+// would be dropped by the peer, for good where it changes all the time. The copy is read from the
+// cache again, by the ICRC and the kernel, and makes a message one piece:
 //
-//   arena:   [head 0] [tail 0 | head 1] [tail 1 | head 2] [tail 2]
-//   iovec:      \__payload 0_/     \__payload 1__/    \_payload 2_/
+//   arena:   [head 0, payload 0, tail 0][head 1, payload 1, tail 1] ...
 //
 // Runs of packets of one size, with a shorter one at the end at most, go as one message by
 // UDP_SEGMENT: up to 64 packets and 65,507 bytes. Up to 64 packets, batched or single, go in one
@@ -45,12 +46,12 @@ class UdpTx {
   static constexpr size_t kMaxBatchPackets = 64;   // older kernels' UDP_MAX_SEGMENTS
   static constexpr size_t kMaxBatchBytes = kMaxTxMessageBytes;
   static constexpr size_t kMaxStagedPackets = 64;  // per sendmmsg
-  static constexpr size_t kMaxIovecs = 1024;       // UIO_MAXIOV, the kernel's limit per message
+  static constexpr size_t kMaxPayloadBytes = 4096;  // the largest path MTU
 
   // `fd` and `counters` outlive this object. Packets leave from and go to `port`.
   UdpTx(int fd, uint16_t port, UdpCounters* counters) noexcept;
 
-  // See PacketTx::Send(). A packet has at most kMaxIovecs - 2 payload slices.
+  // See PacketTx::Send().
   [[nodiscard]] size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept;
 
   [[nodiscard]] bool batching() const noexcept { return batching_ != Batching::kOff; }
@@ -80,7 +81,6 @@ class UdpTx {
                    size_t udp_payload_bytes) noexcept;
   void StartMessage(const UdpPeer& peer, size_t udp_payload_bytes) noexcept;
   void FinishMessages() noexcept;
-  void AddPiece(const void* data, size_t bytes) noexcept;
   [[nodiscard]] bool FitsMessage(size_t udp_payload_bytes) const noexcept;
   [[nodiscard]] uint32_t IdTerm(const wire::IcrcFlow& icrc, size_t udp_payload_bytes) noexcept;
 
@@ -90,6 +90,8 @@ class UdpTx {
   Outcome OnSendError(int error, const Message& message) noexcept;
   void CountLost(int error, uint32_t packets) noexcept;
 
+  static constexpr size_t kMaxPacketBytes =
+      wire::kMaxHeaderBytes + kMaxPayloadBytes + wire::kMaxTrailerBytes;
   static constexpr size_t kControlBytes = UdpPeer::kMaxControlBytes + UdpPeer::kIntControlBytes;
 
   const int fd_;
@@ -99,14 +101,13 @@ class UdpTx {
 
   size_t message_count_ = 0;
   size_t staged_packets_ = 0;
-  size_t iovec_count_ = 0;
   size_t arena_bytes_ = 0;
   wire::GsoIcrcTerms terms_;  // of the size below
   size_t terms_bytes_ = 0;
   std::array<Message, kMaxStagedPackets> messages_;
   std::array<mmsghdr, kMaxStagedPackets> headers_;
-  std::array<iovec, kMaxIovecs> iovecs_;
-  std::array<uint8_t, kMaxStagedPackets*(wire::kMaxHeaderBytes + wire::kMaxTrailerBytes)> arena_;
+  std::array<iovec, kMaxStagedPackets> pieces_;  // one a message
+  std::array<uint8_t, kMaxStagedPackets * kMaxPacketBytes> arena_;
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxStagedPackets> controls_;
 };
 
