@@ -54,6 +54,10 @@ void Datagrams::Make(Member& member, const Place& place, uint32_t qpn, TimeNs no
   init.init.type = device::QpType::kUd;
   init.init.send_cq = &member.send_cq;
   init.init.recv_cq = &member.recv_cq;
+  if (place.shared != nullptr) {
+    init.init.srq = place.shared->srq();
+    place.shared->AddUser();
+  }
   init.cap = {kDepth, kDepth, kMaxSge, kMaxSge, 0};
   init.source = [address = place.address](uint32_t, soft::SourceAddress* out) {
     out->address = address;
@@ -181,11 +185,14 @@ void Datagrams::PostSend(Member& member, TimeNs now) {
 }
 
 void Datagrams::PostReceive(Member& member, TimeNs now) {
+  if (member.place.shared != nullptr) {
+    (void)member.place.shared->Post(now);
+    return;
+  }
   if (!member.arena.HasCell()) return;
   Receive receive;
   receive.cell = member.arena.TakeCell();
-  receive.pieces =
-      member.arena.Scatter(receive.cell, kMaxBytes + wire::kGrhBytes, kMaxSge, random_);
+  receive.pieces = member.arena.Scatter(receive.cell, kReceiveBytes, kMaxSge, random_);
   std::vector<device::Sge> sges;
   for (const Piece& piece : receive.pieces) {
     sges.push_back({kIova + piece.offset, piece.bytes, member.mr->lkey()});

@@ -4,6 +4,7 @@
 // Datagrams may get lost, and come twice when the network doubles them; nothing else is allowed. A
 // send completes once, in its order; a receive completes once, in its order, with one whole
 // datagram that somebody sent to this QP with the right QKey, behind 40 bytes that name the sender.
+// Some of them draw their receives from a queue that connections share.
 // What comes to a group comes once to each QP that is in it then, the sender's own included: it
 // completes a receive there, or is counted as dropped.
 //
@@ -24,6 +25,7 @@
 #include "daemon/device/soft/ud_qp.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/random.h"
+#include "tests/sim/shared_receives.h"
 #include "tests/sim/verdict.h"
 #include "tests/support/fake_network.h"
 
@@ -36,7 +38,12 @@ class Datagrams {
   struct Place {
     soft::Transport* transport;
     IpAddress address;
+    SharedReceives* shared = nullptr;  // where receives come from, if not from the QP's own queue
   };
+  // Whether receives of that queue take every datagram and name good memory.
+  static bool MayShare(const SharedReceives& shared) {
+    return !shared.terms().naughty && shared.terms().max_message_bytes >= kReceiveBytes;
+  }
 
   // One QP a place, numbered from `first_qpn` on. `copies`: how often one datagram may come at
   // most. `network`, which carries the groups, is not used after the datagrams are gone.
@@ -79,7 +86,7 @@ class Datagrams {
 
   struct Member {
     Member(Datagrams& all, size_t number, Random& random)
-        : group(all), index(number), arena(kMaxBytes + 40, kDepth + 4, random) {}
+        : group(all), index(number), arena(kReceiveBytes, kDepth + 4, random) {}
     struct Sink : device::CompletionSink {
       Sink(Member& owner, bool is_send) : member(owner), sends(is_send) {}
       void OnCompletion(const device::Wc& wc) noexcept override {
@@ -103,6 +110,7 @@ class Datagrams {
     std::vector<std::unique_ptr<soft::SoftAh>> handles;  // to each member, and each group
     std::array<std::unique_ptr<soft::MulticastMember>, kGroups> memberships;
     size_t received = 0;  // successes and failures that are no flush
+    uint64_t last_shared = SharedReceives::kNone;
 
     // Since the QP left RESET.
     std::vector<Send> sends;
@@ -138,12 +146,19 @@ class Datagrams {
   void OnCompletion(Member& member, const device::Wc& wc, bool is_send);
   void OnSent(Member& member, const device::Wc& wc);
   void OnReceived(Member& member, const device::Wc& wc);
+  // The memory of the receive that completes now, which may be used again behind this; null if it
+  // must not complete.
+  const std::vector<Piece>* ReceiveFor(Member& member, uint64_t wr_id);
+  static Arena& RecvArena(Member& member) {
+    return member.place.shared != nullptr ? member.place.shared->arena() : member.arena;
+  }
   template <class... Parts>
   void Blame(const Member& member, const Parts&... parts) {
     verdict_.Fail("ud ", member.index, ": ", parts...);
   }
 
   static constexpr uint32_t kMaxBytes = 1024;
+  static constexpr uint32_t kReceiveBytes = kMaxBytes + 40;
   static constexpr uint32_t kDepth = 8;
   static constexpr uint32_t kMaxSge = 4;
   static constexpr uint32_t kQkey = 0x1234;

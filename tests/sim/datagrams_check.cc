@@ -55,12 +55,25 @@ void Datagrams::OnSent(Member& member, const Wc& wc) {
   }
 }
 
-void Datagrams::OnReceived(Member& member, const Wc& wc) {
-  if (wc.wr_id != member.settled_receives || wc.wr_id >= member.receives.size()) {
-    return Blame(member, "receive ", wc.wr_id, " completes out of order or twice");
+const std::vector<Piece>* Datagrams::ReceiveFor(Member& member, uint64_t wr_id) {
+  if (SharedReceives* const shared = member.place.shared; shared != nullptr) {
+    const RecvRecord* const record = shared->Complete(wr_id, &member.last_shared);
+    if (record == nullptr) return nullptr;
+    shared->Return(wr_id);
+    return &record->pieces;
+  }
+  if (wr_id != member.settled_receives || wr_id >= member.receives.size()) {
+    Blame(member, "receive ", wr_id, " completes out of order or twice");
+    return nullptr;
   }
   const Receive& receive = member.receives[member.settled_receives++];
   member.arena.ReturnCell(receive.cell);
+  return &receive.pieces;
+}
+
+void Datagrams::OnReceived(Member& member, const Wc& wc) {
+  const std::vector<Piece>* const pieces = ReceiveFor(member, wc.wr_id);
+  if (pieces == nullptr) return;
   if (wc.status == WcStatus::kWrFlushErr) {
     if (member.qp->Query().state != QpState::kErr) Blame(member, "a receive is flushed");
     return;
@@ -72,7 +85,7 @@ void Datagrams::OnReceived(Member& member, const Wc& wc) {
     return Blame(member, "receive ", wc.wr_id, " has status ", static_cast<int>(wc.status),
                  " flags ", static_cast<int>(wc.flags), " length ", wc.byte_len);
   }
-  std::vector<std::byte> got = member.arena.Read(receive.pieces);
+  std::vector<std::byte> got = RecvArena(member).Read(*pieces);
   got.resize(wc.byte_len);
   const std::span<const std::byte> data = std::span(got).subspan(wire::kGrhBytes);
   const bool has_imm = (wc.flags & shm::kCqeWithImm) != 0;
@@ -90,7 +103,7 @@ void Datagrams::OnReceived(Member& member, const Wc& wc) {
   }
   ++found->arrivals[member.index];
   ++received_;
-  member.arena.Accept(receive.pieces, wc.byte_len);
+  RecvArena(member).Accept(*pieces, wc.byte_len);
 }
 
 // The IPv4 header lies in the second half: source at 12, destination at 16.

@@ -69,6 +69,8 @@ class End {
   uint32_t MissingReceives() const;
   // Unsignaled WRs behind the last completion: done, if the queue is empty.
   void SettleSilent();
+  // Binds and local invalidations happen in their turn: not while a WR before them is open.
+  void CheckTurns();
   bool draining() const { return draining_; }
   bool drained() const { return drained_; }
   bool is_alive() const;  // takes WRs and executes what comes
@@ -79,6 +81,7 @@ class End {
   uint64_t completions() const { return completions_; }
   uint64_t successes() const { return successes_; }
   uint64_t sends() const { return sends_.size(); }
+  uint64_t whole_grants() const { return whole_grants_; }
   const Arena& arena() const { return arena_; }
   std::string Describe() const;
 
@@ -108,6 +111,7 @@ class End {
   device::WrOpcode RandomOpcode();
   void FillLocal(SendRecord& record);
   void ChooseRemote(SendRecord& record);
+  bool FollowRead(SendRecord& record);
   device::SendWr WrFor(const SendRecord& record) const;
   bool Submit(SendRecord record, device::SendWr wr, TimeNs now);
   void Misbehave(SendRecord& record);
@@ -123,6 +127,7 @@ class End {
   bool ChooseInvalidation(SendRecord& record);
   bool IsInUse(size_t grant) const;
   void SettleGrant(const SendRecord& record, bool done);
+  void NoteEnd(const Windows::Grant& grant) { whole_grants_ += grant.used ? 1 : 0; }
 
   // end_check.cc
   void OnSendCompletion(const device::Wc& wc);
@@ -197,6 +202,7 @@ class End {
 
   uint64_t completions_ = 0;
   uint64_t successes_ = 0;
+  uint64_t whole_grants_ = 0;
 };
 
 }  // namespace rdmad::sim

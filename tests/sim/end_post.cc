@@ -74,6 +74,17 @@ WrOpcode End::RandomOpcode() {
   return kOps[random_.Below(kOps.size())];
 }
 
+// Makes a WRITE overwrite what the READ just before it reads, which only a fence keeps apart.
+bool End::FollowRead(SendRecord& record) {
+  if (!record.is_write() || sends_.empty() || !sends_.back().is_read()) return false;
+  const SendRecord& read = sends_.back();
+  if (read.grant != kNoGrant || read.bytes == 0 || random_.Chance(0.5)) return false;
+  record.flags |= shm::kWorkFence;
+  record.bytes = read.bytes;
+  record.remote_offset = read.remote_offset;
+  return true;
+}
+
 // Where at the peer.
 void End::ChooseRemote(SendRecord& record) {
   const Arena& target = peer_->arena_;
@@ -83,7 +94,10 @@ void End::ChooseRemote(SendRecord& record) {
   } else if (record.is_atomic()) {
     record.remote_offset = target.word_offset(random_.Below(Arena::kWordCount));
   }
-  if (!record.is_send() && terms_.windows > 0 && random_.Chance(0.8)) GoByWindow(record);
+  const bool follows = FollowRead(record);
+  if (!follows && !record.is_send() && terms_.windows > 0 && random_.Chance(0.6)) {
+    GoByWindow(record);
+  }
   if (record.is_atomic()) {
     // Half of the swaps find what they compare with.
     const bool swap = record.opcode == WrOpcode::kCompareSwap;
@@ -127,7 +141,7 @@ bool End::PostSend(TimeNs now) {
     return random_.Chance(0.7) ? PostBind(now) : PostLocalInvalidation(now);
   }
   SendRecord record;
-  const bool invalidates = terms_.windows > 0 && random_.Chance(0.15) && ChooseInvalidation(record);
+  const bool invalidates = terms_.windows > 0 && random_.Chance(0.25) && ChooseInvalidation(record);
   if (!invalidates) record.opcode = RandomOpcode();
   if (random_.Chance(0.6)) record.flags |= shm::kWorkSignaled;
   if (random_.Chance(0.2)) record.flags |= shm::kWorkFence;

@@ -128,19 +128,40 @@ bool End::ChooseInvalidation(SendRecord& record) {
   return true;
 }
 
+void End::CheckTurns() {
+  if (qp_ == nullptr || forgotten_ || terms_.windows == 0) return;
+  const soft::SendQueue& queue = qp_->requester().queue();
+  const size_t open = queue.tail() - queue.head();
+  // From the one behind the head on.
+  for (size_t i = sends_.size() - open + 1; i < sends_.size(); ++i) {
+    const SendRecord& record = sends_[i];
+    if (!record.is_local() || record.mischief != Mischief::kNone) continue;
+    const Windows::Grant& grant = windows_[record.grant];
+    const bool bound = transport_.mrs().MayInvalidate(grant.key, qp_->context().key_scope);
+    if (record.opcode == WrOpcode::kBindMw && bound) Blame("bind ", i, " is done before its turn");
+    if (record.opcode == WrOpcode::kLocalInv && grant.bound && !grant.contested && !bound) {
+      Blame("invalidation ", i, " is done before its turn");
+    }
+  }
+}
+
 // What is known of the grant, once the WR has its fate.
 void End::SettleGrant(const SendRecord& record, bool done) {
   if (record.grant == kNoGrant || record.mischief == Mischief::kStaleKey) return;
+  if (record.right() != 0 && record.bytes > 0) peer_->windows_[record.grant].used |= done;
   if (record.opcode == WrOpcode::kBindMw) {
     Windows::Grant& grant = windows_[record.grant];
+    grant.bound |= done;
     if (done && grant.state == State::kBinding) grant.state = State::kLive;
     if (!done) grant.state = State::kEnding;
   } else if (record.opcode == WrOpcode::kLocalInv) {
     windows_[record.grant].state = done ? State::kDead : State::kEnding;
     windows_[record.grant].contested |= !done;
+    if (done) NoteEnd(windows_[record.grant]);
   } else if (record.opcode == WrOpcode::kSendWithInv) {
     peer_->windows_[record.grant].state = done ? State::kDead : State::kEnding;
     peer_->windows_[record.grant].contested |= !done;
+    if (done) NoteEnd(peer_->windows_[record.grant]);
   }
 }
 

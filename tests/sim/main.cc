@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   uint64_t completions = 0;
   uint64_t successes = 0;
   uint64_t connections = 0;
+  uint64_t windows = 0;
   double virtual_seconds = 0;
   for (uint64_t seed = arguments.first; seed <= arguments.last; ++seed) {
     arguments.options.seed = seed;
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
     completions += result.completions;
     successes += result.successes;
     connections += result.connections;
+    windows += result.grants > 0 ? 1 : 0;
     virtual_seconds += result.virtual_seconds;
     if (!result.failure.empty()) {
       std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), result.failure.c_str());
@@ -84,10 +86,13 @@ int main(int argc, char** argv) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf(
       "%llu seeds, %llu failed, %.1f s, %.0f seeds/s; %llu connections, %llu packets, "
-      "%llu completions (%llu of success), %.0f s of virtual time\n",
+      "%llu completions (%llu of success), %.0f s of virtual time; windows bound, used and ended "
+      "in "
+      "%llu seeds\n",
       static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failures), seconds,
       static_cast<double>(seeds) / seconds, static_cast<unsigned long long>(connections),
       static_cast<unsigned long long>(packets), static_cast<unsigned long long>(completions),
-      static_cast<unsigned long long>(successes), virtual_seconds);
+      static_cast<unsigned long long>(successes), virtual_seconds,
+      static_cast<unsigned long long>(windows));
   return failures == 0 ? 0 : 1;
 }

@@ -2,12 +2,12 @@
 // seed.
 //
 // Most seeds are worlds of two hosts (or one, talking to itself) with a few RC connections, on a
-// network that loses, repeats, reorders, delays, damages and blocks packets and falls apart for a
-// while. Random operations of random sizes; memory windows that are bound, used and ended by either
-// side; in some worlds a receive queue that connections share, a UC connection, UD QPs and
-// multicast groups; QPs that fail, are reset, destroyed, drained and connected again; memory that
-// is withdrawn. Every eighth seed is a world of connection managers (cm_world.h). The rules that
-// must hold through all of it stand in end.h, unreliable.h, datagrams.h, windows.h and
+// network that loses, repeats, reorders, delays, damages, marks and blocks packets and falls apart
+// for a while. Random operations of random sizes; memory windows that are bound, used and ended by
+// either side; in some worlds a UC connection, UD QPs and multicast groups, and a receive queue
+// that all of these share; QPs that fail, are reset, destroyed, drained and connected again; memory
+// that is withdrawn. Every eighth seed is a world of connection managers (cm_world.h). The rules
+// that must hold through all of it stand in end.h, unreliable.h, datagrams.h, windows.h and
 // shared_receives.h; besides: nothing hangs, what is sent again stays in proportion to what was
 // lost, and in the end no timer, no active QP and no table entry is left.
 //
@@ -35,6 +35,7 @@ struct SimResult {
   uint64_t completions = 0;
   uint64_t successes = 0;
   uint64_t connections = 0;  // made, and made again
+  uint64_t grants = 0;       // of memory windows that were bound, used and ended
   uint64_t fingerprint = 0;  // of everything that happened: the same for the same options
   double virtual_seconds = 0;
 };

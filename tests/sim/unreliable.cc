@@ -65,6 +65,10 @@ void Unreliable::Make(Side& side, uint32_t qpn, TimeNs now) {
   init.init.type = device::QpType::kUc;
   init.init.send_cq = &side.send_cq;
   init.init.recv_cq = &side.recv_cq;
+  if (side.place.shared != nullptr) {
+    init.init.srq = side.place.shared->srq();
+    side.place.shared->AddUser();
+  }
   init.init.signal_all = terms_.signal_all;
   init.cap = {terms_.send_depth, terms_.recv_depth, terms_.max_sge, terms_.max_sge, 0};
   init.source = [address = side.place.address](uint32_t, soft::SourceAddress* out) {
@@ -166,6 +170,10 @@ void Unreliable::PostSend(Side& side, TimeNs now) {
 }
 
 void Unreliable::PostReceive(Side& side, TimeNs now) {
+  if (side.place.shared != nullptr) {
+    (void)side.place.shared->Post(now);
+    return;
+  }
   if (!side.arena.HasCell()) return;
   RecvRecord receive;
   receive.cell = side.arena.TakeCell();
@@ -230,7 +238,7 @@ void Unreliable::OnSent(Side& side, const Wc& wc) {
   }
 }
 
-bool Unreliable::Matches(const Side& side, const Message& message, const RecvRecord& receive,
+bool Unreliable::Matches(Side& side, const Message& message, const RecvRecord& receive,
                          const Wc& wc) const {
   if (message.opcode == WrOpcode::kRdmaWrite || message.arrivals >= weather_.copies) return false;
   if (message.is_write() != (wc.opcode == WcOpcode::kRecvRdmaWithImm)) return false;
@@ -245,9 +253,29 @@ bool Unreliable::Matches(const Side& side, const Message& message, const RecvRec
                       side.arena.at(message.remote_offset));
   }
   if (message.bytes > receive.capacity) return false;
-  std::vector<std::byte> got = side.arena.Read(receive.pieces);
+  std::vector<std::byte> got = RecvArena(side).Read(receive.pieces);
   got.resize(message.bytes);
   return got == message.content;
+}
+
+const RecvRecord* Unreliable::ReceiveFor(Side& side, uint64_t wr_id) {
+  if (side.place.shared != nullptr) return side.place.shared->Complete(wr_id, &side.last_shared);
+  if (wr_id != side.settled_receives || wr_id >= side.receives.size()) {
+    Blame(side, "receive ", wr_id, " completes out of order or twice");
+    return nullptr;
+  }
+  return &side.receives[side.settled_receives++];
+}
+
+// A message that came to nothing may have used its memory before.
+void Unreliable::SettleReceive(Side& side, uint64_t wr_id) {
+  if (side.place.shared != nullptr) {
+    side.place.shared->Spoil(wr_id);
+    side.place.shared->Return(wr_id);
+    return;
+  }
+  side.arena.Accept(side.receives[wr_id].pieces);
+  side.arena.ReturnCell(side.receives[wr_id].cell);
 }
 
 void Unreliable::OnReceived(Side& side, const Wc& wc) {
@@ -255,10 +283,8 @@ void Unreliable::OnReceived(Side& side, const Wc& wc) {
   verdict_.Mix(wc.wr_id << 16 | 0x400 | static_cast<uint64_t>(wc.status));
   verdict_.Trace("  uc ", side.index, " receive ", wc.wr_id, " status ",
                  static_cast<int>(wc.status));
-  if (wc.wr_id != side.settled_receives || wc.wr_id >= side.receives.size()) {
-    return Blame(side, "receive ", wc.wr_id, " completes out of order or twice");
-  }
-  const RecvRecord& receive = side.receives[side.settled_receives++];
+  const RecvRecord* const receive = ReceiveFor(side, wc.wr_id);
+  if (receive == nullptr) return;
   if (wc.status == WcStatus::kSuccess) {
     auto& messages = side.peer().sends;
     // From where the last one stood on, if the order holds; else the latest that fits.
@@ -268,7 +294,7 @@ void Unreliable::OnReceived(Side& side, const Wc& wc) {
                         : weather_.in_order && side.last_arrived > 0 ? side.last_arrived - 1
                                                                      : 0;
     for (size_t i = messages.size(); i-- > from;) {
-      if (Matches(side, messages[i], receive, wc)) found = i;
+      if (Matches(side, messages[i], *receive, wc)) found = i;
       if (found == i && !weather_.in_order) break;
     }
     if (found == messages.size()) {
@@ -280,9 +306,7 @@ void Unreliable::OnReceived(Side& side, const Wc& wc) {
   } else if (wc.status != WcStatus::kWrFlushErr || side.qp->Query().state != QpState::kErr) {
     Blame(side, "receive ", wc.wr_id, " has status ", static_cast<int>(wc.status));
   }
-  // A message that came to nothing may have used it before.
-  side.arena.Accept(receive.pieces);
-  side.arena.ReturnCell(receive.cell);
+  SettleReceive(side, wc.wr_id);
 }
 
 void Unreliable::SettleSilent(Side& side) {

@@ -4,7 +4,8 @@
 // of the peer's, once, or twice if the network doubles it. They come in their order, unless the
 // network changes it. A WRITE may leave a part of itself, but no byte that it does not name
 // changes; over a network that does nothing wrong it is there in full. A send that fails at this
-// end flushes those behind it, and receiving goes on.
+// end flushes those behind it, and receiving goes on. A side may draw its receives from a queue
+// that connections share.
 #pragma once
 
 #include <array>
@@ -19,6 +20,7 @@
 #include "tests/sim/arena.h"
 #include "tests/sim/random.h"
 #include "tests/sim/records.h"
+#include "tests/sim/shared_receives.h"
 #include "tests/sim/verdict.h"
 
 namespace rdmad::sim {
@@ -28,7 +30,10 @@ class Unreliable {
   struct Place {
     soft::Transport* transport;
     IpAddress address;
+    SharedReceives* shared = nullptr;  // where receives come from, if not from the QP's own queue
   };
+  // Whether its receives name good memory and hold every message of those terms.
+  static bool MayShare(const SharedReceives& shared) { return !shared.terms().naughty; }
   // What the network may do.
   struct Weather {
     bool perfect = false;   // loses nothing and keeps the order
@@ -42,7 +47,7 @@ class Unreliable {
   Unreliable(const Unreliable&) = delete;
   Unreliable& operator=(const Unreliable&) = delete;
 
-  // Something random: posts, a drain, or a QP that recovers from a failed send.
+  // Something random: posts, or a QP that recovers from a failed send.
   void Act(TimeNs now);
   // All sends are done.
   bool IsDone();
@@ -90,6 +95,7 @@ class Unreliable {
     size_t settled_sends = 0;
     size_t settled_receives = 0;
     size_t last_arrived = 0;  // one more than the number of the peer's message
+    uint64_t last_shared = SharedReceives::kNone;
     bool send_failed = false;
   };
 
@@ -100,7 +106,13 @@ class Unreliable {
   void PostReceive(Side& side, TimeNs now);
   void OnSent(Side& side, const device::Wc& wc);
   void OnReceived(Side& side, const device::Wc& wc);
-  bool Matches(const Side& side, const Message& message, const RecvRecord& receive,
+  // The receive that completes now; null if it must not.
+  const RecvRecord* ReceiveFor(Side& side, uint64_t wr_id);
+  void SettleReceive(Side& side, uint64_t wr_id);
+  static Arena& RecvArena(Side& side) {
+    return side.place.shared != nullptr ? side.place.shared->arena() : side.arena;
+  }
+  bool Matches(Side& side, const Message& message, const RecvRecord& receive,
                const device::Wc& wc) const;
   void SettleSilent(Side& side);
   void CheckWrites(Side& side);

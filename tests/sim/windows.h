@@ -28,6 +28,8 @@ class Windows {
     Piece range;      // in the owner's arena
     uint32_t access;  // remote rights
     State state = State::kBinding;
+    bool bound = false;       // the bind is done
+    bool used = false;        // by an operation that succeeded
     bool ended_here = false;  // by the owner's own invalidation
     bool contested = false;
   };

@@ -148,6 +148,7 @@ void World::Act() {
   if (shared_ != nullptr && random_.Chance(0.03)) shared_->Arm();
   if (random_.Chance(0.05)) ChangeWeather();
   LetTimePass();
+  for (auto& e : connection.ends) e->CheckTurns();
 }
 
 void World::ChangeWeather() {
@@ -262,6 +263,10 @@ void World::CheckRetransmissions() {
   if (again > wrongs * window) {
     verdict_.Fail("sent ", again, " packets again for ", wrongs, " things that went wrong");
   }
+  // One for each mark at most, and nothing without one.
+  if (const uint64_t told = Counter("cnp_sent"); told > 2 * tally.marked) {
+    verdict_.Fail(told, " CNPs for ", tally.marked, " marks");
+  }
   if (network_->malformed() != 0) {
     verdict_.Fail(network_->malformed(), " packets malformed, or damaged and not noticed");
   }
@@ -292,9 +297,9 @@ SimResult World::Run() {
       end->Destroy(now());
       result.completions += end->completions();
       result.successes += end->successes();
+      result.grants += end->whole_grants();
     }
   }
-  if (shared_ != nullptr && !verdict_.failed()) shared_->Close();
   if (datagrams_ != nullptr) {
     if (!verdict_.failed()) datagrams_->Close(now());
     result.completions += datagrams_->completions();
@@ -307,6 +312,7 @@ SimResult World::Run() {
     result.successes += unreliable_->received();
     unreliable_.reset();
   }
+  if (shared_ != nullptr && !verdict_.failed()) shared_->Close();
   if (!verdict_.failed()) CheckBaseline();
   result.packets = network_->tally().sent;
   verdict_.Mix(result.packets);

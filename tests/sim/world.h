@@ -26,6 +26,7 @@ class World {
  private:
   struct Host : device::AsyncSink {
     void OnAsyncEvent(const device::AsyncEvent& event) noexcept override {
+      if (event.owner_token == 0) return;  // a datagram or UC QP
       switch (event.type) {
         case device::AsyncEventType::kSqDrained:
           return reinterpret_cast<End*>(event.owner_token)->OnDrained();
@@ -59,6 +60,8 @@ class World {
 
   // world_make.cc
   void MakeWeather();
+  void CheckMarkable(const soft::FakeNetwork::Sent& packet);
+  bool SharesWith(const Host& host) const;
   void MakeHosts();
   void MakeSharedReceives();
   void MakeConnection(int number);

@@ -42,6 +42,7 @@ void World::MakeWeather() {
     partitions_ = random_.Chance(0.2);
   }
   if (random_.Chance(0.3)) weather_.block = random_.Pick({0.01, 0.2, 0.7});
+  if (random_.Chance(0.3)) weather_.mark = random_.Pick({0.01, 0.2, 1.0});
   const bool slow = weather_.delay >= kMillisecond;
   excuses_.loses_some =
       weather_.loss + weather_.corrupt + weather_.reorder > 0 || slow || partitions_;
@@ -54,11 +55,23 @@ void World::MakeWeather() {
                    static_cast<int>(packet.fields.opcode), " psn ", packet.fields.psn.value(),
                    " syndrome ", static_cast<int>(packet.fields.aeth.syndrome), " bytes ",
                    packet.payload_bytes);
+    CheckMarkable(packet);
     return partitioned_;
   };
 }
 
+// Only what slows down when it is marked may be marked.
+void World::CheckMarkable(const soft::FakeNetwork::Sent& packet) {
+  const bool slows_down = wire::InfoOf(packet.fields.opcode).transport == wire::Transport::kRc;
+  const bool markable = packet.ecn != soft::kNotEct;
+  if (markable != (slows_down && config_.ecn)) {
+    verdict_.Fail("opcode ", static_cast<int>(packet.fields.opcode), " has ECN bits ",
+                  static_cast<int>(packet.ecn));
+  }
+}
+
 void World::MakeHosts() {
+  config_.ecn = random_.Chance(0.9);
   config_.initial_window_bytes = random_.Pick({1024u, 8192u, 65536u, 262144u});
   config_.max_window_bytes = random_.Pick({8192u, 65536u, 2097152u});
   config_.qp_budget_bytes = random_.Pick({1u, 1024u, 16384u, 65536u});
@@ -98,7 +111,7 @@ Terms World::RandomTerms() {
   if (terms.naughty && random_.Chance(0.3)) terms.access &= static_cast<uint32_t>(random_.Next());
   terms.signal_all = random_.Chance(0.2);
   terms.receive_chance = random_.Pick({0.2, 0.5, 1.0});
-  if (random_.Chance(0.35)) terms.windows = random_.Between(1, 4);
+  if (random_.Chance(0.6)) terms.windows = random_.Between(1, 4);
   return terms;
 }
 
@@ -106,6 +119,11 @@ void World::MakeSharedReceives() {
   Host& host = *hosts_[random_.Below(2)];
   shared_ =
       std::make_unique<SharedReceives>(*host.transport, &host, RandomTerms(), random_, verdict_);
+}
+
+// Whether QPs of the host may draw on the shared queue.
+bool World::SharesWith(const Host& host) const {
+  return shared_ != nullptr && host.transport.get() == &shared_->transport();
 }
 
 void World::MakeConnection(int number) {
@@ -117,7 +135,7 @@ void World::MakeConnection(int number) {
   Host& from = *hosts_[0];
   Host& to = kind < 6 ? *hosts_[1] : from;
   const auto add = [&](const char* side, Host& host) {
-    const bool draws = shares && host.transport.get() == &shared_->transport();
+    const bool draws = shares && SharesWith(host);
     connection->ends.push_back(std::make_unique<End>(
         std::to_string(number) + side, *host.transport, host.address, connection->terms,
         draws ? shared_.get() : nullptr, excuses_, random_, verdict_));
@@ -134,7 +152,8 @@ void World::MakeDatagrams() {
   std::vector<Datagrams::Place> places;
   for (uint32_t i = random_.Between(2, 4); i > 0; --i) {
     Host& host = *hosts_[random_.Below(2)];
-    places.push_back({host.transport.get(), host.address});
+    const bool shares = SharesWith(host) && Datagrams::MayShare(*shared_) && random_.Chance(0.7);
+    places.push_back({host.transport.get(), host.address, shares ? shared_.get() : nullptr});
   }
   const uint32_t copies = weather_.duplicate > 0 ? 2 : 1;
   datagrams_ = std::make_unique<Datagrams>(places, *network_, next_qpn_, copies,
@@ -153,10 +172,14 @@ void World::MakeUnreliable() {
   weather.in_order = one_way && weather_.reorder == 0;
   weather.perfect = weather.in_order && weather_.duplicate == 0 && weather_.loss == 0 &&
                     weather_.corrupt == 0 && !partitions_;
-  const std::array<Unreliable::Place, 2> places = {
-      {{from.transport.get(), from.address}, {to.transport.get(), to.address}}};
-  unreliable_ = std::make_unique<Unreliable>(places, next_qpn_, RandomTerms(), weather, random_,
-                                             verdict_, now());
+  const bool shares = shared_ != nullptr && Unreliable::MayShare(*shared_) && random_.Chance(0.7);
+  const auto place = [&](const Host& host) {
+    return Unreliable::Place{host.transport.get(), host.address,
+                             shares && SharesWith(host) ? shared_.get() : nullptr};
+  };
+  unreliable_ = std::make_unique<Unreliable>(std::array{place(from), place(to)}, next_qpn_,
+                                             shares ? shared_->terms() : RandomTerms(), weather,
+                                             random_, verdict_, now());
   next_qpn_ += 2;
 }
 

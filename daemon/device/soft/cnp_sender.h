@@ -1,6 +1,6 @@
 // The receiving side of RoCEv2 congestion management: tells the sender of packets that a router has
 // marked, by a Congestion Notification Packet (CNP), at most one per interval for one QP however
-// many marks there are. What the sender makes of it: Requester::OnCongestionNotice().
+// many marks there are. What the sender makes of it: Requester::OnCongestion().
 //
 // Thread: engine, but for construction. Owner: the SoftQp. Source: RoCEv2 Annex A17, "RoCEv2
 // Congestion Management" and "CNP".

@@ -36,6 +36,47 @@ TEST(LocalPath, LongMessageIsCopiedInSlicesOfTheBudget) {
   EXPECT_TRUE(bed.Same(0, 0, 1 << 20));
 }
 
+// Whatever is left of a budget, down to less than a word.
+TEST(LocalPath, EveryOperationIsRightInSlicesOfAnySize) {
+  constexpr uint32_t kBytes = 1000;
+  constexpr uint64_t kLanding = 5000;
+  for (const uint32_t budget : {1u, 3u, 7u, 8u, 9u, 255u, 999u}) {
+    SCOPED_TRACE(budget);
+    BedOptions options = Local();
+    options.config.qp_budget_bytes = options.config.turn_budget_bytes = budget;
+    Bed bed(options);
+    bed.Fill(bed.a, 0, kBytes, 1);
+    bed.Fill(bed.b, kLanding, kBytes, 2);
+    ASSERT_EQ(bed.PostRecv(bed.b, 1, 2000, kBytes), PostResult::kOk);
+    const device::Sge out = bed.a.Sge(0, kBytes);
+    const device::Sge in = bed.a.Sge(kLanding, kBytes);
+    const device::Sge found[] = {bed.a.Sge(8000, 8), bed.a.Sge(8008, 8)};
+    device::SendWr add = bed.Wr(4, WrOpcode::kFetchAdd, &found[0], 9000);
+    add.compare_add = 5;
+    device::SendWr swap = bed.Wr(5, WrOpcode::kCompareSwap, &found[1], 9000);
+    swap.compare_add = 5;
+    swap.swap = 77;
+    for (const device::SendWr& wr :
+         {bed.Wr(1, WrOpcode::kSend, &out), bed.Wr(2, WrOpcode::kRdmaWrite, &out),
+          bed.Wr(3, WrOpcode::kRdmaRead, &in, kLanding), add, swap}) {
+      ASSERT_EQ(bed.Post(bed.a, wr), PostResult::kOk);
+    }
+    ASSERT_TRUE(bed.Await(bed.a.sends, 5));
+    for (const device::Wc& wc : bed.a.sends.all) EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    EXPECT_TRUE(bed.Same(0, 2000, kBytes));
+    EXPECT_TRUE(bed.Same(0, 0, kBytes));
+    EXPECT_TRUE(bed.Same(kLanding, kLanding, kBytes));
+    const auto word = [](const Endpoint& endpoint, uint64_t offset) {
+      uint64_t value;
+      std::memcpy(&value, endpoint.memory.data() + offset, sizeof(value));
+      return value;
+    };
+    EXPECT_EQ(word(bed.a, 8000), 0u);
+    EXPECT_EQ(word(bed.a, 8008), 5u) << "the addition was executed more than once";
+    EXPECT_EQ(word(bed.b, 9000), 77u);
+  }
+}
+
 TEST(LocalPath, SmallMessagesDoNotWaitForALargeOne) {
   BedOptions options = Local();
   options.config.turn_budget_bytes = options.config.qp_budget_bytes = 64 * 1024;

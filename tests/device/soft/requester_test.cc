@@ -1,6 +1,7 @@
 // What the requester puts on the wire, and what it makes of a peer that answers whatever it likes.
 #include <gtest/gtest.h>
 
+#include "daemon/device/soft/soft_mw.h"
 #include "daemon/wire/aeth.h"
 #include "tests/support/soft_bed.h"
 
@@ -210,6 +211,55 @@ TEST_F(SoftRequester, FenceWaitsForTheReadsBefore) {
   const auto packets = Sent();
   ASSERT_EQ(packets.size(), 1u);
   EXPECT_EQ(packets[0].fields.opcode, Opcode::kRcWriteOnly);
+}
+
+// With the right to bind.
+class RequesterKeys : public SoftRequester {
+ protected:
+  RequesterKeys() : SoftRequester(Options()) {
+    mw = std::move(SoftMw::Create(*bed.a.transport, bed.a.pd).value());
+    mw->Activate(0);
+  }
+  ~RequesterKeys() override { mw->Deactivate(0); }
+  static BedOptions Options() {
+    BedOptions options;
+    options.region_access = device::kAccessAll;
+    return options;
+  }
+  bool IsBound() const {
+    return bed.a.transport->mrs().MayInvalidate(Key(), bed.a.qp->context().key_scope);
+  }
+  uint32_t Key() const { return mw->rkey() ^ 1; }
+
+  std::unique_ptr<SoftMw> mw;
+};
+
+TEST_F(RequesterKeys, BindsAndInvalidationsWaitForTheAnswersToWhatIsBeforeThem) {
+  PostWrite(1, 8);
+  EXPECT_EQ(Sent().size(), 1u);
+  device::SendWr bind = bed.Wr(2, WrOpcode::kBindMw, nullptr);
+  bind.rkey = Key();
+  bind.bind_lkey = bed.a.mr->lkey();
+  bind.compare_add = 4096;
+  bind.swap = device::kAccessRemoteRead;
+  ASSERT_EQ(bed.Post(bed.a, bind), PostResult::kOk);
+  EXPECT_EQ(Sent().size(), 0u);
+  EXPECT_FALSE(IsBound());
+  EXPECT_TRUE(bed.a.sends.all.empty());
+  PostWrite(3, 8);
+  device::SendWr invalidation = bed.Wr(4, WrOpcode::kLocalInv, nullptr);
+  invalidation.imm_be = Key();
+  ASSERT_EQ(bed.Post(bed.a, invalidation), PostResult::kOk);
+  Answer(Opcode::kRcAck, 0);
+  EXPECT_EQ(Sent().size(), 1u);
+  EXPECT_TRUE(IsBound());
+  EXPECT_EQ(bed.a.sends.all.size(), 2u);
+  PostWrite(5, 8);
+  EXPECT_EQ(Sent().size(), 0u);
+  EXPECT_TRUE(IsBound()) << "the invalidation is not its turn yet";
+  Answer(Opcode::kRcAck, 1);
+  EXPECT_FALSE(IsBound());
+  EXPECT_EQ(bed.a.sends.all.size(), 4u);
 }
 
 TEST_F(SoftRequester, RevokedLocalRegionStopsAMessageInTheMiddle) {
