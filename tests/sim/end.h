@@ -65,6 +65,7 @@ class End {
 
   // Posted and with no fate yet, as far as completions tell.
   bool HasOpenSends() const { return settled_sends_ < sends_.size(); }
+  size_t settled() const { return settled_sends_; }
   // Receives that the peer's messages still need.
   uint32_t MissingReceives() const;
   // Unsignaled WRs behind the last completion: done, if the queue is empty.

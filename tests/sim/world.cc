@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "daemon/device/soft/ack_timing.h"
 #include "daemon/device/soft/qp_table.h"
 #include "daemon/device/soft/transport_core.h"
 #include "daemon/device/soft/transport_counters.h"
+#include "daemon/wire/aeth.h"
 
 namespace rdmad::sim {
 
@@ -18,6 +20,13 @@ constexpr TimeNs kSecond = 1'000'000'000;
 
 // In virtual time, after the network has healed: eight timeouts, and RNR waits of whole queues.
 constexpr TimeNs kPatience = 120 * kSecond;
+
+// How long nothing may be done then between two peers that live: the timeout, and the waits of
+// receivers that are not ready. (rc_liveness_test has closer bounds.)
+TimeNs PatienceOf(const Terms& terms) {
+  return soft::AckTimeout(terms.timeout, 7) + 8 * wire::RnrTimer(terms.min_rnr_timer).count() +
+         50 * kMillisecond;
+}
 
 }  // namespace
 
@@ -191,6 +200,17 @@ bool World::IsDone(Connection& connection) {
   return done;
 }
 
+// Something is done again and again, as long as anything is to be done.
+void World::CheckProgress(Connection& connection, TimeNs healed_at) {
+  if (!connection.first().is_alive() || !connection.last().is_alive()) return;  // retries run out
+  const uint64_t settled = connection.first().settled() + connection.last().settled();
+  if (settled != std::exchange(connection.settled, settled)) connection.settled_at = now();
+  const TimeNs since = std::max(connection.settled_at, healed_at);
+  if (now() - since <= PatienceOf(connection.terms)) return;
+  verdict_.Fail("nothing is done for ", static_cast<double>(now() - since) / 1e9,
+                " s: ", connection.first().Describe(), "; ", connection.last().Describe());
+}
+
 // The network heals and every message finds its receive: now everything must come to an end by
 // itself.
 void World::Drain() {
@@ -200,13 +220,17 @@ void World::Drain() {
     if (connection->connect_at != device::kNever) continue;
     FinishConnect(*connection);
   }
+  const TimeNs healed_at = now();
   const TimeNs end = now() + kPatience;
   uint64_t steps = 0;
   int idle = 0;  // what a step does by itself may be all, until we end a drain
   const auto done = [&] {
     bool all = true;
     for (auto& connection : connections_) {
-      if (connection->connect_at == device::kNever) all &= IsDone(*connection);
+      if (connection->connect_at != device::kNever) continue;
+      if (IsDone(*connection)) continue;
+      all = false;
+      CheckProgress(*connection, healed_at);
     }
     return all;
   };

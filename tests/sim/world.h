@@ -54,6 +54,9 @@ class World {
     TimeNs doomed_at = device::kNever;  // when somebody notices that an end has failed
     TimeNs connect_at = device::kNever;
     uint32_t late_psn = 0;
+    // Of the end of the simulation: what was completed, and since when that has not changed.
+    uint64_t settled = 0;
+    TimeNs settled_at = 0;
     End& first() const { return *ends.front(); }
     End& last() const { return *ends.back(); }
   };
@@ -80,6 +83,7 @@ class World {
   void LetTimePass();
   void Drain();
   bool IsDone(Connection& connection);
+  void CheckProgress(Connection& connection, TimeNs healed_at);
   void CheckRetransmissions();
   void CheckBaseline();
   uint64_t Counter(const char* name) const;

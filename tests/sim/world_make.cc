@@ -100,7 +100,7 @@ Terms World::RandomTerms() {
   terms.send_depth = random_.Pick({1u, 2u, 3u, 8u, 16u});
   terms.recv_depth = random_.Pick({1u, 2u, 5u, 16u});
   terms.max_sge = random_.Pick({1u, 2u, 6u});
-  terms.timeout = static_cast<uint8_t>(random_.Pick({1, 8, 12, 14}));
+  terms.timeout = static_cast<uint8_t>(random_.Pick({1, 8, 12, 14, 20}));
   terms.retry_count = static_cast<uint8_t>(random_.Chance(0.7) ? 7 : random_.Below(7));
   terms.rnr_retry = static_cast<uint8_t>(random_.Chance(0.8) ? 7 : random_.Below(7));
   terms.min_rnr_timer = static_cast<uint8_t>(random_.Pick({1, 5, 12, 18}));

@@ -8,19 +8,10 @@ namespace rdmad::soft {
 
 using device::WcStatus;
 
-namespace {
-
-constexpr int kMaxProbes = 6;  // between two signs of life
-
-}  // namespace
-
 void Requester::RestartClocks(TimeNs now) noexcept {
   const TimeNs wait = AckTimeout(qp_.attr.timeout, attempt_);
   deadline_ = wait == kNever ? kNever : now + wait;
-  probe_at_ = kNever;
-  if (round_trip_.known() && attempt_ == 0 && probes_ < kMaxProbes) {
-    probe_at_ = now + round_trip_.ProbeDelay(probes_);
-  }
+  probe_at_ = attempt_ == 0 ? now + round_trip_.ProbeDelay(probes_) : kNever;
 }
 
 void Requester::GoBackWithinTimeout(TimeNs now) noexcept {
@@ -69,6 +60,7 @@ void Requester::OnTimer(TimeNs now) noexcept {
   } else if (now >= probe_at_) {
     Count(qp_.core.counters.tail_probes);
     ++probes_;
+    round_trip_.OnProbe();
     gap_seen_ = false;
     probed_ = true;
     probe_psn_ = una_;
