@@ -43,6 +43,8 @@ absl::StatusOr<Datagrams> Datagrams::Open(const Client& client, CmId& id, Pool& 
   for (uint64_t i = 0; i < slots; ++i) {
     RD_RETURN_IF_ERROR(out.qp_.PostRecv(i, out.Slot(i), size_bytes + kGrhBytes, &out.mr_));
   }
+  // They are with the device: nobody sends a datagram again that finds none.
+  RD_RETURN_IF_ERROR(out.qp_.Query().status());
   return out;
 }
 

@@ -18,9 +18,9 @@ namespace {
 constexpr int kRights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
-absl::StatusOr<ibv_wc> Next(ibv_cq* cq) {
+absl::StatusOr<ibv_wc> Next(ibv_cq* cq, absl::Duration patience = absl::Seconds(30)) {
   ibv_wc wc = {};
-  for (const absl::Time deadline = absl::Now() + absl::Seconds(30); absl::Now() < deadline; ::sched_yield()) {
+  for (const absl::Time deadline = absl::Now() + patience; absl::Now() < deadline; ::sched_yield()) {
     if (ibv_poll_cq(cq, 1, &wc) == 1) return wc;
   }
   return absl::DeadlineExceededError("no completion from the kernel's device");
@@ -147,6 +147,8 @@ absl::Status KernelQp::PostReceive(KernelHost& host, size_t offset, size_t bytes
   return error == 0 ? absl::OkStatus() : absl::ErrnoToStatus(error, "ibv_post_recv");
 }
 
-absl::StatusOr<ibv_wc> KernelQp::NextReceive() { return Next(receives.get()); }
+absl::StatusOr<ibv_wc> KernelQp::NextReceive(absl::Duration patience) {
+  return Next(receives.get(), patience);
+}
 
 }  // namespace rdmad::testing

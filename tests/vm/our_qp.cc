@@ -86,9 +86,9 @@ absl::StatusOr<Wc> OurQp::Do(const SendWr& wr) {
   return wc;
 }
 
-absl::StatusOr<Wc> OurQp::NextReceive() {
+absl::StatusOr<Wc> OurQp::NextReceive(absl::Duration patience) {
   Wc wc;
-  RD_RETURN_IF_ERROR(receives.Wait({&wc, 1}, kPatience, WaitStyle::kPolled).status());
+  RD_RETURN_IF_ERROR(receives.Wait({&wc, 1}, patience, WaitStyle::kPolled).status());
   return wc;
 }
 

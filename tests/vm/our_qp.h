@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "rdmad/rdmad.h"
 
 namespace rdmad::testing {
@@ -42,7 +43,10 @@ struct OurQp {
   absl::Status Connect(const OurHost& host, const QpAddress& peer, Mtu mtu);
   // Posts one work request and waits for its completion, which may be one in error.
   absl::StatusOr<Wc> Do(const SendWr& wr);
-  absl::StatusOr<Wc> NextReceive();
+  absl::StatusOr<Wc> NextReceive(absl::Duration patience = absl::Seconds(30));
+  // What was posted is with the device. A sender that nobody makes wait (UC, UD) may be faster than the engine that takes a
+  // receive from the ring.
+  absl::Status AwaitPosted() const { return qp.Query().status(); }
 
   CompletionChannel channel{nullptr};  // of `receives`
   CompletionQueue sends, receives;

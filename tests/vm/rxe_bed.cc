@@ -9,15 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "daemon/base/status_macros.h"
+#include "tests/control/http.h"
 #include "tests/support/file.h"
 #include "tests/support/status_testing.h"
 #include "tests/support/tools.h"
 
 namespace rdmad::testing {
+namespace {
+
+constexpr char kMetrics[] = "127.0.0.1:9464";  // in "peer"
+
+}  // namespace
 
 std::string WithPort(const std::string& address, int port) {
   return address.find(':') == std::string::npos ? absl::StrCat(address, ":", port)
@@ -44,7 +52,7 @@ void RxeBed::SetUp() {
   {
     const InPeer peer;
     ASSERT_TRUE(peer.entered());
-    daemon_.emplace(DaemonOptions{.addresses = {kIpv4.ours, kIpv6.ours}});
+    daemon_.emplace(DaemonOptions{.addresses = {kIpv4.ours, kIpv6.ours}, .metrics = kMetrics});
     // Start() knows nothing of emulation on a busy machine.
     absl::Status started;
     for (int i = 0; i < 3 && !(started = daemon_->Start()).ok(); ++i) continue;
@@ -65,6 +73,16 @@ void RxeBed::TearDown() {
   daemon_.reset();
 }
 
+std::string RxeInterop::WhatRdmadCounted() {
+  const InPeer peer;
+  std::string counted;
+  const std::string metrics = HttpGet(kMetrics, "/metrics");
+  for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
+    if (absl::StartsWith(line, "rdmad_soft_") && !absl::EndsWith(line, " 0")) absl::StrAppend(&counted, line, "\n");
+  }
+  return counted;
+}
+
 void RxeInterop::SetUp() {
   if (!RxeBed::IsInGuest()) {
     GTEST_SKIP() << "needs a guest with the set-up two_hosts: run the vm_test of this program in //tests/vm";
@@ -76,7 +94,8 @@ void RxeInterop::TearDown() {
   if (HasFailure() && RxeBed::Get().stands()) {
     std::cerr << "==== output of the kernel's program\n"
               << ReadFile(output_file()) << "==== log of rdmad\n"
-              << LastLines(RxeBed::Get().daemon().Log(), 60) << "====\n";
+              << LastLines(RxeBed::Get().daemon().Log(), 60) << "==== counted by rdmad\n"
+              << WhatRdmadCounted() << "====\n";
   }
 }
 

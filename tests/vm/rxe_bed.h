@@ -19,6 +19,11 @@ namespace rdmad::testing {
 
 inline constexpr absl::Duration kPatience = absl::Seconds(30);
 
+// Nobody sends a lost datagram again, nor a UC message of which a packet is lost: so often it is tried, and so long is waited
+// for it. That all are lost is a fault.
+inline constexpr int kUnreliableTries = 5;
+inline constexpr absl::Duration kUnreliablePatience = absl::Seconds(10);
+
 // As set up by two_hosts.
 struct Addresses {
   const char* kernel;
@@ -80,6 +85,8 @@ class RxeInterop : public ::testing::Test {
   // Connects to a program that may not listen yet.
   absl::StatusOr<Endpoint> Connect(const std::string& peer);
   static void ExpectGoodEnd(ChildProcess& process);
+  // What the daemon's soft device has counted since it started, a line each: what it dropped, and why.
+  static std::string WhatRdmadCounted();
 
  private:
   const TempDir folder_;

@@ -105,6 +105,8 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
     peers_ = peers;
     for (size_t i = 0; i < qps_.size(); ++i) ASSERT_OK(qps_[i].Connect(*host_, peers[i], GetParam().mtu));
     for (uint64_t slot = 0; slot < kSlots; ++slot) PostReceive(qps_.front(), slot);
+    // The peer, who may send when Wire() is done, is not told to wait over UC and UD.
+    ASSERT_OK(qps_.front().AwaitPosted());
     if (GetParam().type == QpType::kUd) {
       ASSERT_OK_AND_ASSIGN(ah_, AddressHandle::Create(host_->pd, {.dest_gid = peers.front().gid,
                                                                   .sgid_index = host_->gid.index}));

@@ -47,32 +47,46 @@ class RxeUd : public RxeVerbs {
     wr.remote_qkey = k_->qkey;
     WeDo(wr, 0, bytes);
   }
-  void ExpectKernelGot(size_t bytes) {
-    ASSERT_OK_AND_ASSIGN(const ibv_wc wc, k_->NextReceive());
-    ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
-    EXPECT_EQ(wc.byte_len, bytes + kGrhBytes);
-    EXPECT_EQ(wc.src_qp, o_->qp.qpn());
-    EXPECT_EQ(wc.imm_data, htonl(kImm));
-    ExpectSame(kernel_->data() + kSink + kGrhBytes, ours_->buffer.data(), bytes, "datagram");
+  // One that is sent until it arrives, at a QP or the members of a group.
+  void KernelTellsUs(const std::array<uint8_t, 16>& gid, uint32_t qpn, size_t bytes) {
+    WePostReceive(bytes + kGrhBytes);
+    UntilItArrives("datagram of the kernel", bytes, [&] {
+      Prepare(kernel_->data(), ours_->buffer.data() + kSink, bytes + kGrhBytes);
+      KernelSends(gid, qpn, bytes);
+      const absl::StatusOr<Wc> wc = o_->NextReceive(kUnreliablePatience);
+      if (absl::IsDeadlineExceeded(wc.status())) return false;
+      EXPECT_OK(wc);
+      if (!wc.ok()) return false;
+      EXPECT_EQ(wc->status, WcStatus::kSuccess) << WcStatusString(wc->status);
+      EXPECT_EQ(wc->byte_len, bytes + kGrhBytes);
+      EXPECT_EQ(wc->src_qpn, k_->qp->qp_num);
+      EXPECT_EQ(wc->imm_be, htonl(kImm));
+      ExpectSame(ours_->buffer.data() + kSink + kGrhBytes, kernel_->data(), bytes, "datagram");
+      return true;
+    });
   }
-  void ExpectWeGot(size_t bytes) {
-    ASSERT_OK_AND_ASSIGN(const Wc wc, o_->NextReceive());
-    ASSERT_EQ(wc.status, WcStatus::kSuccess) << WcStatusString(wc.status);
-    EXPECT_EQ(wc.byte_len, bytes + kGrhBytes);
-    EXPECT_EQ(wc.src_qpn, k_->qp->qp_num);
-    EXPECT_EQ(wc.imm_be, htonl(kImm));
-    ExpectSame(ours_->buffer.data() + kSink + kGrhBytes, kernel_->data(), bytes, "datagram");
+  void WeTellTheKernel(const std::array<uint8_t, 16>& gid, uint32_t qpn, size_t bytes) {
+    ASSERT_OK(k_->PostReceive(*kernel_, kSink, bytes + kGrhBytes));
+    UntilItArrives("datagram of ours", bytes, [&] {
+      Prepare(ours_->buffer.data(), kernel_->data() + kSink, bytes + kGrhBytes);
+      WeSend(gid, qpn, bytes);
+      const absl::StatusOr<ibv_wc> wc = k_->NextReceive(kUnreliablePatience);
+      if (absl::IsDeadlineExceeded(wc.status())) return false;
+      EXPECT_OK(wc);
+      if (!wc.ok()) return false;
+      EXPECT_EQ(wc->status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc->status);
+      EXPECT_EQ(wc->byte_len, bytes + kGrhBytes);
+      EXPECT_EQ(wc->src_qp, o_->qp.qpn());
+      EXPECT_EQ(wc->imm_data, htonl(kImm));
+      ExpectSame(kernel_->data() + kSink + kGrhBytes, ours_->buffer.data(), bytes, "datagram");
+      return true;
+    });
   }
   void Talk() {
     for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}}) {
-      Prepare(kernel_->data(), ours_->buffer.data() + kSink, bytes + kGrhBytes);
-      WePostReceive(bytes + kGrhBytes);
-      KernelSends(ours_->gid.raw, o_->qp.qpn(), bytes);
-      ExpectWeGot(bytes);
-      Prepare(ours_->buffer.data(), kernel_->data() + kSink, bytes + kGrhBytes);
-      ASSERT_OK(k_->PostReceive(*kernel_, kSink, bytes + kGrhBytes));
-      WeSend(kernel_->gid, k_->qp->qp_num, bytes);
-      ExpectKernelGot(bytes);
+      KernelTellsUs(ours_->gid.raw, o_->qp.qpn(), bytes);
+      if (HasFailure()) return;
+      WeTellTheKernel(kernel_->gid, k_->qp->qp_num, bytes);
       if (HasFailure()) return;
     }
   }
@@ -104,17 +118,11 @@ TEST_F(RxeUd, GroupsOfIpv6BothWays) {
   ibv_gid gid;
   std::memcpy(gid.raw, group.data(), group.size());
   ASSERT_EQ(ibv_attach_mcast(k_->qp.get(), &gid, 0), 0);
-  Prepare(ours_->buffer.data(), kernel_->data() + kSink, 1000 + kGrhBytes);
-  ASSERT_OK(k_->PostReceive(*kernel_, kSink, 1000 + kGrhBytes));
-  WeSend(group, kMulticastQpn, 1000);
-  ExpectKernelGot(1000);
+  WeTellTheKernel(group, kMulticastQpn, 1000);
   ASSERT_EQ(ibv_detach_mcast(k_->qp.get(), &gid, 0), 0);
 
   ASSERT_OK(o_->qp.AttachMulticast(group));
-  Prepare(kernel_->data(), ours_->buffer.data() + kSink, 1000 + kGrhBytes);
-  WePostReceive(1000 + kGrhBytes);
-  KernelSends(group, kMulticastQpn, 1000);
-  ExpectWeGot(1000);
+  KernelTellsUs(group, kMulticastQpn, 1000);
   EXPECT_OK(o_->qp.DetachMulticast(group));
 }
 

@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iostream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -75,29 +77,49 @@ SendWr RxeVerbs::OnKernels(WrOpcode opcode, uint32_t rkey) const {
 
 void RxeVerbs::WePostReceive(size_t bytes) {
   ASSERT_OK(o_->qp.PostRecv(7, ours_->buffer.data() + kSink, bytes, &ours_->mr));
+  if (!reliable()) {
+    ASSERT_OK(o_->AwaitPosted());
+  }
 }
 
-void RxeVerbs::ExpectWeReceived(size_t bytes, WcOpcode opcode, uint32_t flags) {
-  ASSERT_OK_AND_ASSIGN(const Wc wc, o_->NextReceive());
-  ASSERT_EQ(wc.status, WcStatus::kSuccess) << WcStatusString(wc.status);
-  EXPECT_EQ(wc.byte_len, bytes);
-  EXPECT_EQ(wc.opcode, opcode);
-  EXPECT_EQ(wc.flags & (kWcWithImm | kWcWithInv), flags);
+bool RxeVerbs::WeReceive(size_t bytes, WcOpcode opcode, uint32_t flags) {
+  const absl::StatusOr<Wc> wc = o_->NextReceive(patience());
+  if (!reliable() && absl::IsDeadlineExceeded(wc.status())) return false;
+  EXPECT_OK(wc);
+  if (!wc.ok()) return false;
+  EXPECT_EQ(wc->status, WcStatus::kSuccess) << WcStatusString(wc->status);
+  EXPECT_EQ(wc->byte_len, bytes);
+  EXPECT_EQ(wc->opcode, opcode);
+  EXPECT_EQ(wc->flags & (kWcWithImm | kWcWithInv), flags);
   if (flags == kWcWithImm) {
-    EXPECT_EQ(wc.imm_be, htonl(kImm));
+    EXPECT_EQ(wc->imm_be, htonl(kImm));
   }
+  return true;
 }
 
-void RxeVerbs::ExpectKernelReceived(size_t bytes, ibv_wc_opcode opcode, unsigned flags) {
-  ASSERT_OK_AND_ASSIGN(const ibv_wc wc, k_->NextReceive());
-  ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+bool RxeVerbs::KernelReceives(size_t bytes, ibv_wc_opcode opcode, unsigned flags) {
+  const absl::StatusOr<ibv_wc> wc = k_->NextReceive(patience());
+  if (!reliable() && absl::IsDeadlineExceeded(wc.status())) return false;
+  EXPECT_OK(wc);
+  if (!wc.ok()) return false;
+  EXPECT_EQ(wc->status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc->status);
   // The length of a write is the kernel's own affair: rxe says it, too.
-  EXPECT_EQ(wc.byte_len, bytes);
-  EXPECT_EQ(wc.opcode, opcode);
-  EXPECT_EQ(wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV), flags);
+  EXPECT_EQ(wc->byte_len, bytes);
+  EXPECT_EQ(wc->opcode, opcode);
+  EXPECT_EQ(wc->wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV), flags);
   if (flags == IBV_WC_WITH_IMM) {
-    EXPECT_EQ(wc.imm_data, htonl(kImm));
+    EXPECT_EQ(wc->imm_data, htonl(kImm));
   }
+  return true;
+}
+
+void RxeVerbs::UntilItArrives(const char* what, size_t bytes, const std::function<bool()>& once) {
+  const int tries = reliable() ? 1 : kUnreliableTries;
+  for (int i = 0; i < tries; ++i) {
+    if (once() || HasFailure()) return;
+    std::cerr << what << " of " << bytes << " bytes is lost. What rdmad has counted by now:\n" << WhatRdmadCounted();
+  }
+  FAIL() << what << " of " << bytes << " bytes does not arrive";
 }
 
 void RxeVerbs::Prepare(std::byte* source, std::byte* sink, size_t bytes) {
@@ -110,6 +132,17 @@ void RxeVerbs::ExpectSame(const std::byte* sink, const std::byte* source, size_t
   EXPECT_EQ(sink[bytes], std::byte{0xee}) << what << " of " << bytes << " bytes wrote more";
 }
 
+bool RxeVerbs::WriteArrived(const std::byte* sink, const std::byte* source, size_t bytes) {
+  if (reliable() || std::memcmp(sink, source, bytes) == 0) {
+    ExpectSame(sink, source, bytes, "WRITE");
+    return true;
+  }
+  const std::byte* const end = std::mismatch(sink, sink + bytes, source).first;
+  EXPECT_TRUE(std::all_of(end, sink + bytes + 1, [](std::byte b) { return b == std::byte{0xee}; }))
+      << "WRITE of " << bytes << " bytes is torn at " << end - sink;
+  return false;
+}
+
 void RxeVerbs::KernelSendsAndWrites() {
   for (const size_t bytes : kSizes) {
     std::byte* const sink = ours_->buffer.data() + kSink;
@@ -117,20 +150,29 @@ void RxeVerbs::KernelSendsAndWrites() {
          {std::tuple{IBV_WR_SEND, true, false, "SEND"}, std::tuple{IBV_WR_SEND_WITH_IMM, true, true, "SEND with imm"},
           std::tuple{IBV_WR_RDMA_WRITE, false, false, "WRITE"},
           std::tuple{IBV_WR_RDMA_WRITE_WITH_IMM, true, true, "WRITE with imm"}}) {
-      Prepare(kernel_->data(), sink, bytes);
-      if (takes_receive) WePostReceive(bytes);
-      KernelDoes(OnOurs(opcode), 0, bytes);
-      if (takes_receive) {
-        ExpectWeReceived(bytes, opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? WcOpcode::kRecvRdmaWithImm : WcOpcode::kRecv,
-                         imm ? uint32_t{kWcWithImm} : 0);
-      } else if (o_->qp.type() == QpType::kUc) {
-        // A write over UC tells nobody when it is there; what comes after it does.
-        WePostReceive(0);
-        KernelDoes(OnOurs(IBV_WR_SEND), 0, 0);
-        ExpectWeReceived(0, WcOpcode::kRecv, 0);
-      }
-      ExpectSame(sink, kernel_->data(), bytes, what);
-      if (HasFatalFailure()) return;
+      // A write over UC tells nobody when it is there; what comes after it does.
+      const bool tells = takes_receive || reliable();
+      if (takes_receive || !tells) WePostReceive(tells ? bytes : 0);
+      UntilItArrives(what, bytes, [&, opcode = opcode, takes_receive = takes_receive, imm = imm, what = what] {
+        Prepare(kernel_->data(), sink, bytes);
+        KernelDoes(OnOurs(opcode), 0, bytes);
+        if (!takes_receive) {
+          if (!tells) {
+            KernelDoes(OnOurs(IBV_WR_SEND), 0, 0);
+            if (!WeReceive(0, WcOpcode::kRecv, 0)) return false;
+          }
+          if (WriteArrived(sink, kernel_->data(), bytes)) return true;
+          WePostReceive(0);  // that one is used
+          return false;
+        }
+        const bool writes = opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+        if (!WeReceive(bytes, writes ? WcOpcode::kRecvRdmaWithImm : WcOpcode::kRecv, imm ? uint32_t{kWcWithImm} : 0)) {
+          return false;
+        }
+        ExpectSame(sink, kernel_->data(), bytes, what);
+        return true;
+      });
+      if (HasFailure()) return;
     }
   }
 }
@@ -142,22 +184,30 @@ void RxeVerbs::WeSendAndWrite() {
          {std::tuple{WrOpcode::kSend, true, false, "SEND"}, std::tuple{WrOpcode::kSendWithImm, true, true, "SEND with imm"},
           std::tuple{WrOpcode::kRdmaWrite, false, false, "WRITE"},
           std::tuple{WrOpcode::kRdmaWriteWithImm, true, true, "WRITE with imm"}}) {
-      Prepare(ours_->buffer.data(), sink, bytes);
-      if (takes_receive) {
-        ASSERT_OK(k_->PostReceive(*kernel_, kSink, bytes));
+      const bool tells = takes_receive || reliable();
+      if (takes_receive || !tells) {
+        ASSERT_OK(k_->PostReceive(*kernel_, kSink, tells ? bytes : 0));
       }
-      WeDo(OnKernels(opcode), 0, bytes);
-      if (takes_receive) {
-        ExpectKernelReceived(bytes,
-                             opcode == WrOpcode::kRdmaWriteWithImm ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
-                             imm ? unsigned{IBV_WC_WITH_IMM} : 0);
-      } else if (o_->qp.type() == QpType::kUc) {
-        ASSERT_OK(k_->PostReceive(*kernel_, kSink, 0));
-        WeDo(OnKernels(WrOpcode::kSend), 0, 0);
-        ExpectKernelReceived(0, IBV_WC_RECV, 0);
-      }
-      ExpectSame(sink, ours_->buffer.data(), bytes, what);
-      if (HasFatalFailure()) return;
+      UntilItArrives(what, bytes, [&, opcode = opcode, takes_receive = takes_receive, imm = imm, what = what] {
+        Prepare(ours_->buffer.data(), sink, bytes);
+        WeDo(OnKernels(opcode), 0, bytes);
+        if (!takes_receive) {
+          if (!tells) {
+            WeDo(OnKernels(WrOpcode::kSend), 0, 0);
+            if (!KernelReceives(0, IBV_WC_RECV, 0)) return false;
+          }
+          if (WriteArrived(sink, ours_->buffer.data(), bytes)) return true;
+          EXPECT_OK(k_->PostReceive(*kernel_, kSink, 0));  // that one is used
+          return false;
+        }
+        const bool writes = opcode == WrOpcode::kRdmaWriteWithImm;
+        if (!KernelReceives(bytes, writes ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV, imm ? unsigned{IBV_WC_WITH_IMM} : 0)) {
+          return false;
+        }
+        ExpectSame(sink, ours_->buffer.data(), bytes, what);
+        return true;
+      });
+      if (HasFailure()) return;
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -42,12 +43,25 @@ class RxeVerbs : public RxeInterop {
   SendWr OnKernels(WrOpcode opcode, uint32_t rkey) const;
   SendWr OnKernels(WrOpcode opcode) const { return OnKernels(opcode, kernel_->mr->rkey); }
 
+  // The device has it when this returns, unless a sender can be made to wait for it (RC).
   void WePostReceive(size_t bytes);
-  void ExpectWeReceived(size_t bytes, WcOpcode opcode, uint32_t flags);
-  void ExpectKernelReceived(size_t bytes, ibv_wc_opcode opcode, unsigned flags);
+  // False: nothing came, which over UC is no fault. Whatever else is wrong fails the test.
+  bool WeReceive(size_t bytes, WcOpcode opcode, uint32_t flags);
+  bool KernelReceives(size_t bytes, ibv_wc_opcode opcode, unsigned flags);
+  void ExpectWeReceived(size_t bytes, WcOpcode opcode, uint32_t flags) { EXPECT_TRUE(WeReceive(bytes, opcode, flags)); }
+  void ExpectKernelReceived(size_t bytes, ibv_wc_opcode opcode, unsigned flags) {
+    EXPECT_TRUE(KernelReceives(bytes, opcode, flags));
+  }
+
+  bool reliable() const { return o_->qp.type() == QpType::kRc; }
+  absl::Duration patience() const { return reliable() ? kPatience : kUnreliablePatience; }
+  // Does `once` until it is true: a reliable message arrives the first time, of the others one in kUnreliableTries.
+  void UntilItArrives(const char* what, size_t bytes, const std::function<bool()>& once);
 
   void Prepare(std::byte* source, std::byte* sink, size_t bytes);
   static void ExpectSame(const std::byte* sink, const std::byte* source, size_t bytes, const char* what);
+  // Whether the write is there. Over UC it may not be, or end where a packet was lost.
+  bool WriteArrived(const std::byte* sink, const std::byte* source, size_t bytes);
 
   void KernelSendsAndWrites();
   void WeSendAndWrite();
