@@ -193,7 +193,9 @@ absl::Status CmId::Migrate(EventChannel* channel) {
   return absl::OkStatus();
 }
 
-absl::Status CmId::Complete(CmEventType expected) {
+absl::Status CmId::Complete(CmEventType expected) { return Complete(expected, sdk::Deadline::Infinite()); }
+
+absl::Status CmId::Complete(CmEventType expected, sdk::Deadline deadline) {
   std::shared_ptr<sdk::EventChannelState> channel;
   {
     const std::lock_guard lock(state_->mutex);
@@ -202,7 +204,7 @@ absl::Status CmId::Complete(CmEventType expected) {
   }
   while (true) {
     event_ = nullptr;
-    SDK_ASSIGN_OR_RETURN(std::unique_ptr<sdk::EventRecord> record, channel->GetEvent(sdk::Deadline::Infinite()));
+    SDK_ASSIGN_OR_RETURN(std::unique_ptr<sdk::EventRecord> record, channel->GetEvent(deadline));
     event_ = std::make_unique<CmEvent>(std::move(record));
     event_->AckEarly();  // the event stays for the caller to look at, and holds up nobody
     if (event_->type() == expected) return absl::OkStatus();
@@ -323,8 +325,14 @@ absl::Status CmId::Notify(uint32_t event) {
 }
 
 absl::Status CmId::Disconnect() {
-  SDK_RETURN_IF_ERROR(CallForId(*state_, rpc::kDisconnect, {}));
-  return Complete(CmEventType::kDisconnected);
+  v1::DisconnectRequest request;
+  request.set_id(state_->handle);
+  SDK_ASSIGN_OR_RETURN(const v1::DisconnectReply reply, state_->session->Call(rpc::kDisconnect, request));
+  if (const QueuePair pair = qp()) pair.state()->OnConnectionOver();
+  if (!reply.over()) return Complete(CmEventType::kDisconnected);
+  // The peer may have been quicker, and nobody has read that event yet. No other is waited for.
+  const absl::Status status = Complete(CmEventType::kDisconnected, sdk::Deadline::Immediate());
+  return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
 }
 
 absl::Status CmId::JoinMulticast(const Address& group, uint64_t cookie, MulticastJoin join) {

@@ -93,7 +93,20 @@ void IdState::Learn(const shm::CmEvent& event) {
   if (event.local.family != 0) local = FromShm(event.local);
   if (event.peer.family != 0) peer = FromShm(event.peer);
   if (event.device_index != shm::kNoDevice) device_index = event.device_index;
-  if (event.type == static_cast<uint32_t>(CmEventType::kEstablished) && qp != nullptr) qp->set_state(QpState::kRts);
+  if (qp == nullptr || qp->type() == QpType::kUd) return;
+  switch (static_cast<CmEventType>(event.type)) {
+    case CmEventType::kEstablished:
+      qp->set_state(QpState::kRts);
+      break;
+    case CmEventType::kRejected:
+    case CmEventType::kConnectError:
+    case CmEventType::kDisconnected:
+    case CmEventType::kDeviceRemoval:
+      qp->OnConnectionOver();
+      break;
+    default:
+      break;
+  }
 }
 
 void IdState::CountEvent() noexcept {

@@ -53,6 +53,10 @@ class QueuePairState {
   // What the client knows of the state: it follows Modify and the CM, and is behind when the device moves by itself.
   QpState state() const noexcept { return state_.load(std::memory_order_acquire); }
   void set_state(QpState state) noexcept { state_.store(state, std::memory_order_release); }
+  // The daemon has moved it to ERR, where posts are taken and flushed. One in RESET is on its way to another connection.
+  void OnConnectionOver() noexcept {
+    if (state() != QpState::kReset) set_state(QpState::kErr);
+  }
 
   // From the CQ, under its lock.
   void RetireSend(uint32_t wqe_count) noexcept { send_.writer.RetireUpTo(wqe_count); }

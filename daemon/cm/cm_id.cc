@@ -100,7 +100,9 @@ absl::Status CmId::Listen(int backlog) {
 }
 
 absl::Status CmId::Establish() {
-  return endpoint_->Establish();
+  RD_RETURN_IF_ERROR(endpoint_->Establish());
+  is_connected_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status CmId::Reject(std::span<const uint8_t> private_data) {
@@ -191,6 +193,12 @@ void CmId::AcceptDatagram(device::ConnParam param, Done done) {
   });
 }
 
+absl::Status CmId::AcceptAtEndpoint(const device::ConnParam& param) {
+  RD_RETURN_IF_ERROR(endpoint_->Accept(param));
+  is_connected_ = true;
+  return absl::OkStatus();
+}
+
 void CmId::Accept(device::ConnParam param, Done done) {
   LeaveBacklog();
   NameQp(&param);
@@ -202,7 +210,7 @@ void CmId::Accept(device::ConnParam param, Done done) {
   // The endpoint refuses a QP of another type than the peer's, which cannot be moved.
   const bool fits = param.qp_type.value_or(peer_qp_type_) == peer_qp_type_;
   if (!limited.ok() || driver_.qp() == nullptr || !fits) {
-    done(limited.ok() ? endpoint_->Accept(param) : limited);
+    done(limited.ok() ? AcceptAtEndpoint(param) : limited);
     return;
   }
   driver_.SetMinRnrTimer(param.min_rnr_timer);
@@ -214,22 +222,24 @@ void CmId::Accept(device::ConnParam param, Done done) {
           done(moved);
           return;
         }
-        const absl::Status accepted = endpoint_->Accept(param);
+        const absl::Status accepted = AcceptAtEndpoint(param);
         if (!accepted.ok()) driver_.MoveToErr();
         done(accepted);
       });
 }
 
-void CmId::Disconnect(Done done) {
+void CmId::Disconnect(std::function<void(absl::StatusOr<bool>)> done) {
+  const auto disconnect = [this, done = std::move(done)](const absl::Status& /*moved*/) {
+    const absl::Status disconnected = endpoint_->Disconnect();
+    done(disconnected.ok() ? absl::StatusOr<bool>(is_connected_) : disconnected);
+  };
   if (is_datagram()) {
-    done(endpoint_->Disconnect());
+    disconnect(absl::OkStatus());
     return;
   }
   // The QP first, so that the peer's answer finds nothing in flight any more.
   // However that ends (the peer may disconnect meanwhile and move it, too), the connection does.
-  driver_.MoveToErr([this, done = std::move(done)](const absl::Status& /*moved*/) {
-    done(endpoint_->Disconnect());
-  });
+  driver_.MoveToErr(disconnect);
 }
 
 CmId::Migration CmId::Migrate(EventChannel* channel) {
@@ -257,10 +267,15 @@ void CmId::OnCmEvent(CmEvent event) {
       OnConnectResponse(std::move(event));
       return;
     case CmEventType::kRejected:
+    case CmEventType::kConnectError:
     case CmEventType::kDisconnected:
     case CmEventType::kDeviceRemoval:
       LeaveBacklog();
+      is_connected_ = false;
       if (!is_datagram()) driver_.MoveToErr();
+      break;
+    case CmEventType::kUnreachable:  // which leaves the QP where it is, as in librdmacm
+      is_connected_ = false;
       break;
     case CmEventType::kMulticastJoin:
       OnMulticastJoin(std::move(event));
@@ -272,8 +287,6 @@ void CmId::OnCmEvent(CmEvent event) {
     case CmEventType::kAddrError:
     case CmEventType::kRouteResolved:
     case CmEventType::kRouteError:
-    case CmEventType::kConnectError:
-    case CmEventType::kUnreachable:
     case CmEventType::kEstablished:
     case CmEventType::kAddrChange:
     case CmEventType::kTimewaitExit:
@@ -322,7 +335,7 @@ void CmId::OnMovedToRts(const absl::Status& moved, CmEvent& event) {
     return;
   }
   // It fails if the peer has given up in the meantime: that event is on its way.
-  if (!endpoint_->Establish().ok()) return;
+  if (!Establish().ok()) return;
   event.type = CmEventType::kEstablished;
   Report(event);
 }

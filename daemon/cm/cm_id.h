@@ -91,8 +91,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void Accept(device::ConnParam param, Done done);
   absl::Status Reject(std::span<const uint8_t> private_data);
   absl::Status Establish();
-  // Succeeds also if the peer has disconnected already; then no further event comes of it.
-  void Disconnect(Done done);
+  // Succeeds also if there is no connection any more. Says whether an event is still to come that ends it.
+  void Disconnect(std::function<void(absl::StatusOr<bool>)> done);
   // rdma_notify: `event` as in ibv_event_type. Only COMM_EST is known.
   absl::Status Notify(uint32_t event);
   absl::Status SetOption(uint32_t level, uint32_t option, std::span<const uint8_t> value);
@@ -155,6 +155,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   // There is no connection whose state the QP follows.
   bool is_datagram() const noexcept;
   void NameQp(device::ConnParam* param) const;
+  absl::Status AcceptAtEndpoint(const device::ConnParam& param);
   void AcceptDatagram(device::ConnParam param, Done done);
   void OnMulticastJoin(device::CmEvent event);
   void OnAttached(const absl::Status& attached, device::CmEvent event);
@@ -174,6 +175,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   uint32_t generation_ = 0;
   uint32_t events_reported_ = 0;
   std::unique_ptr<device::CmEndpoint> endpoint_;
+  // Accepted or established, and no event has said that it is over.
+  bool is_connected_ = false;
   QpDriver driver_;
   device::QpType qp_type_ = device::QpType::kRc;
   device::QpType peer_qp_type_ = device::QpType::kRc;  // of a request

@@ -328,10 +328,14 @@ void Session::Establish(const v1::EstablishRequest& request, v1::EstablishReply*
   done((*id)->Establish());
 }
 
-void Session::Disconnect(const v1::DisconnectRequest& request, v1::DisconnectReply*, Done done) {
+void Session::Disconnect(const v1::DisconnectRequest& request, v1::DisconnectReply* reply,
+                         Done done) {
   absl::StatusOr<cm::CmId*> id = LiveId(request.id());
   if (!id.ok()) return done(id.status());
-  (*id)->Disconnect(std::move(done));
+  (*id)->Disconnect([reply, done = std::move(done)](const absl::StatusOr<bool>& event_follows) {
+    reply->set_over(event_follows.ok() && !*event_follows);
+    done(event_follows.status());
+  });
 }
 
 void Session::Notify(const v1::NotifyRequest& request, v1::NotifyReply*, Done done) {

@@ -118,7 +118,7 @@ TEST_F(CmIdDatagram, NothingMovesTheQpAgain) {
   BindQp();
   endpoint_->Say(CmEventType::kRejected, 8);
   endpoint_->Say(CmEventType::kUnreachable, -110);
-  id_->Disconnect([](const absl::Status&) {});
+  id_->Disconnect([](const absl::StatusOr<bool>&) {});
   id_.reset();
   EXPECT_EQ(manager_.log, (Log{"disconnect", "destroy"}));
   EXPECT_EQ(qp_.moves.size(), 3u);

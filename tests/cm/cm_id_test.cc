@@ -41,6 +41,12 @@ class CmIdTest : public ::testing::Test {
       types.push_back(static_cast<CmEventType>(event.type));
     return types;
   }
+  using EventFollows = absl::StatusOr<bool>;
+  EventFollows Disconnect() {
+    EventFollows done = absl::UnknownError("no answer");
+    id_->Disconnect([&done](const EventFollows& follows) { done = follows; });
+    return done;
+  }
   static device::ConnParam Depths(uint8_t responder_resources, uint8_t initiator_depth) {
     device::ConnParam param;
     param.responder_resources = responder_resources;
@@ -197,25 +203,62 @@ TEST_F(CmIdTest, DepthsFollowTheDevice) {
 
 TEST_F(CmIdTest, DisconnectMovesTheQpToErrorFirst) {
   BindQp();
-  absl::Status done;
-  id_->Disconnect(Into(&done));
-  EXPECT_TRUE(done.ok());
+  EXPECT_TRUE(Disconnect().ok());
   EXPECT_EQ(manager_.log, (Log{"err", "disconnect"}));
+}
+
+// Who waits for the event of a connection that is over would wait for ever.
+TEST_F(CmIdTest, DisconnectSaysWhetherAnEventFollows) {
+  BindQp();
+  ASSERT_TRUE(id_->Connect({}).ok());
+  endpoint_->Say(CmEventType::kConnectResponse);
+  EXPECT_EQ(Disconnect(), EventFollows(true));
+  EXPECT_EQ(Disconnect(), EventFollows(true)) << "the first one has not been answered";
+  endpoint_->Say(CmEventType::kDisconnected);
+  EXPECT_EQ(Disconnect(), EventFollows(false));
+  endpoint_->Say(CmEventType::kTimewaitExit);
+  EXPECT_EQ(Disconnect(), EventFollows(false));
+}
+
+TEST_F(CmIdTest, NoEventFollowsADisconnectOfWhatNeverCameAbout) {
+  for (const CmEventType type : {CmEventType::kRejected, CmEventType::kUnreachable,
+                                 CmEventType::kConnectError, CmEventType::kDeviceRemoval}) {
+    absl::Status accepted;
+    id_->Accept(Depths(1, 1), Into(&accepted));
+    EXPECT_TRUE(accepted.ok());
+    EXPECT_EQ(Disconnect(), EventFollows(true));
+    endpoint_->Say(type);
+    EXPECT_EQ(Disconnect(), EventFollows(false)) << static_cast<int>(type);
+  }
+  endpoint_->results["accept"] = absl::InvalidArgumentError("another type of QP");
+  absl::Status accepted;
+  id_->Accept(Depths(1, 1), Into(&accepted));
+  EXPECT_EQ(Disconnect(), EventFollows(false));
+  EXPECT_TRUE(id_->Reject({}).ok());
+  EXPECT_EQ(Disconnect(), EventFollows(false));
+}
+
+TEST_F(CmIdTest, AConnectionOfAQpThatIsNotTheIdsIsOneToo) {
+  ASSERT_TRUE(id_->Connect({}).ok());
+  endpoint_->Say(CmEventType::kConnectResponse);
+  EXPECT_TRUE(id_->Establish().ok());
+  EXPECT_EQ(Disconnect(), EventFollows(true));
 }
 
 TEST_F(CmIdTest, PeersDisconnectDuringOursAnswersBoth) {
   BindQp();
   engine_.holds = true;
-  absl::Status done;
-  id_->Disconnect(Into(&done));
+  absl::StatusOr<bool> done;
+  id_->Disconnect([&done](const absl::StatusOr<bool>& follows) { done = follows; });
   endpoint_->Say(CmEventType::kDisconnected);
   engine_.Run();
-  EXPECT_TRUE(done.ok()) << done.ToString();
+  EXPECT_EQ(done, EventFollows(false));
   EXPECT_EQ(Types(), std::vector{CmEventType::kDisconnected});
 }
 
-TEST_F(CmIdTest, DisconnectedAndRejectedMoveTheQpToError) {
-  for (const CmEventType type : {CmEventType::kDisconnected, CmEventType::kRejected}) {
+TEST_F(CmIdTest, TheEndOfAConnectionMovesTheQpToError) {
+  for (const CmEventType type :
+       {CmEventType::kDisconnected, CmEventType::kRejected, CmEventType::kConnectError}) {
     qp_.moves.clear();
     BindQp();
     endpoint_->Say(type);

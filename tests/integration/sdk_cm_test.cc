@@ -123,6 +123,54 @@ TEST_F(SdkCmTest, SynchronousConnectTellsOfTheRejectionAndKeepsItsEvent) {
   EXPECT_EQ(id->event()->param().private_data[7], 8);
 }
 
+// As with ibverbs: the QP is in ERR, so posts are taken and flushed, and disconnecting is no more than cleaning up.
+TEST_F(SdkCmTest, ARejectedConnectionCanBePostedToAndDisconnected) {
+  ASSERT_OK_AND_ASSIGN(const auto listener, CmId::CreateEp(*client_, Passive()));
+  ASSERT_OK(listener->Listen());
+  std::thread server([&] {
+    absl::StatusOr<std::unique_ptr<CmId>> id = listener->GetRequest(Slow(absl::Seconds(20)));
+    ASSERT_OK(id);
+    EXPECT_OK((*id)->Reject());
+    EXPECT_OK((*id)->Disconnect());
+  });
+  QpInit init;
+  ASSERT_OK_AND_ASSIGN(const auto id,
+                       CmId::CreateEp(*client_, Active(listener->local_addr()), nullptr, &init));
+  EXPECT_TRUE(absl::IsAborted(id->Connect()));
+  server.join();
+  ASSERT_OK_AND_ASSIGN(const MemoryRegion mr, id->RegMsgs(buffer_.data(), buffer_.size()));
+  ASSERT_OK(id->qp().PostSend(5, buffer_.data(), 16, &mr, kSendSignaled));
+  ASSERT_OK_AND_ASSIGN(const Wc flushed, id->GetSendComp(Slow(absl::Seconds(20))));
+  EXPECT_EQ(flushed.wr_id, 5u);
+  EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
+  EXPECT_OK(id->Disconnect());
+  EXPECT_OK(id->Disconnect());
+}
+
+TEST_F(SdkCmTest, WhatIsDisconnectedCanBeDisconnectedAgainByBothSides) {
+  QpInit init;
+  ASSERT_OK_AND_ASSIGN(const auto listener, CmId::CreateEp(*client_, Passive(), nullptr, &init));
+  ASSERT_OK(listener->Listen());
+  std::unique_ptr<CmId> accepted;
+  std::thread server([&] {
+    absl::StatusOr<std::unique_ptr<CmId>> id = listener->GetRequest(Slow(absl::Seconds(20)));
+    ASSERT_OK(id);
+    ASSERT_OK((*id)->Accept());
+    accepted = std::move(id).value();
+  });
+  ASSERT_OK_AND_ASSIGN(const auto id,
+                       CmId::CreateEp(*client_, Active(listener->local_addr()), nullptr, &init));
+  EXPECT_OK(id->Connect());
+  server.join();
+  ASSERT_NE(accepted, nullptr);
+  for (CmId* const end : {id.get(), accepted.get()}) {
+    EXPECT_OK(end->Disconnect());
+    ASSERT_NE(end->event(), nullptr) << "the one's own, or that of the peer, which was quicker";
+    EXPECT_EQ(end->event()->type(), CmEventType::kDisconnected);
+    EXPECT_OK(end->Disconnect());
+  }
+}
+
 TEST_F(SdkCmTest, GetRequestEndsAtItsDeadline) {
   ASSERT_OK_AND_ASSIGN(const auto listener, CmId::CreateEp(*client_, Passive()));
   ASSERT_OK(listener->Listen());

@@ -113,6 +113,56 @@ TEST_F(CmIdTest, SynchronousDatagramAcceptWaitsForNothing) {
   EXPECT_TRUE(id->Accept().ok());
 }
 
+// ---- the end of a connection
+
+TEST_F(CmIdTest, SynchronousDisconnectWaitsForItsEvent) {
+  const std::unique_ptr<CmId> id = SyncId(PortSpace::kTcp);
+  daemon_.SendEvent(EventOf(id->handle(), CmEventType::kTimewaitExit));  // of an earlier one
+  std::thread peer = Answer("Disconnect", EventOf(id->handle(), CmEventType::kDisconnected));
+  EXPECT_TRUE(id->Disconnect().ok());
+  peer.join();
+  ASSERT_NE(id->event(), nullptr);
+  EXPECT_EQ(id->event()->type(), CmEventType::kDisconnected);
+}
+
+TEST_F(CmIdTest, SynchronousDisconnectOfWhatIsOverWaitsForNothing) {
+  const std::unique_ptr<CmId> id = SyncId(PortSpace::kTcp);
+  daemon_.SetConnectionsOver();
+  EXPECT_TRUE(id->Disconnect().ok());
+  EXPECT_EQ(id->event(), nullptr);
+  daemon_.SendEvent(EventOf(id->handle(), CmEventType::kDisconnected));
+  daemon_.SendEvent(EventOf(id->handle(), CmEventType::kTimewaitExit));
+  EXPECT_TRUE(id->Disconnect().ok());
+  ASSERT_NE(id->event(), nullptr) << "the peer's, which was quicker";
+  EXPECT_EQ(id->event()->type(), CmEventType::kDisconnected);
+  EXPECT_TRUE(id->Disconnect().ok()) << "with what is left, the end of TIMEWAIT";
+}
+
+TEST_F(CmIdTest, PostsAreTakenOnceTheConnectionHasFailed) {
+  for (const CmEventType type : {CmEventType::kRejected, CmEventType::kConnectError}) {
+    const std::unique_ptr<CmId> id = ResolvedId(PortSpace::kTcp);
+    ASSERT_TRUE(id->CreateQp(nullptr, {}).ok());
+    EXPECT_EQ(StatusToErrno(id->qp().PostSend(1, nullptr, 0, nullptr, 0)), EINVAL) << "in INIT";
+    shm::CmEvent failed = EventOf(id->handle(), type);
+    failed.status = -EINVAL;
+    daemon_.SendEvent(failed);
+    ASSERT_TRUE(channel_->GetEvent().ok());
+    EXPECT_TRUE(id->qp().PostSend(1, nullptr, 0, nullptr, 0).ok()) << EventString(type);
+    EXPECT_EQ(daemon_.PublishedSends(id->qp().handle()), 1u);
+  }
+}
+
+TEST_F(CmIdTest, PostsAreTakenAfterADisconnect) {
+  const std::unique_ptr<CmId> id = ResolvedId(PortSpace::kTcp);
+  ASSERT_TRUE(id->CreateQp(nullptr, {}).ok());
+  daemon_.SendEvent(EventOf(id->handle(), CmEventType::kUnreachable));
+  ASSERT_TRUE(channel_->GetEvent().ok());
+  EXPECT_FALSE(id->qp().PostSend(1, nullptr, 0, nullptr, 0).ok()) << "that moves no QP, as in librdmacm";
+  daemon_.SetConnectionsOver();
+  ASSERT_TRUE(id->Disconnect().ok());
+  EXPECT_TRUE(id->qp().PostSend(1, nullptr, 0, nullptr, 0).ok());
+}
+
 // ---- multicast
 
 TEST_F(CmIdTest, JoinSaysWhatAndItsEventBringsTheCookieBack) {

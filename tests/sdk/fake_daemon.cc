@@ -246,6 +246,8 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
     reply->set_events_reported(id.reported);
     reply->set_generation(id.generation + 1);
     id = {request.channel(), id.generation + 1, 0};
+  } else if (method == "Disconnect") {
+    static_cast<v1::DisconnectReply*>(any_reply)->set_over(connections_over_);
   } else if (method == "CreatePool") {
     const auto& request = static_cast<const v1::CreatePoolRequest&>(any_request);
     auto* reply = static_cast<v1::CreatePoolReply*>(any_reply);

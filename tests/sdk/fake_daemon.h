@@ -93,6 +93,11 @@ class FakeDaemon {
     devices_ = devices;
   }
   bool HasId(uint64_t id) const;
+  // From now on Disconnect answers that there is no connection any more.
+  void SetConnectionsOver() {
+    const std::lock_guard lock(mutex_);
+    connections_over_ = true;
+  }
 
  private:
   class Channel;
@@ -159,6 +164,7 @@ class FakeDaemon {
   std::map<uint64_t, Srq> srqs_;
   std::map<uint64_t, Id> ids_;
   v1::QueryDevicesReply devices_;
+  bool connections_over_ = false;
   std::map<std::string, std::string> requests_;  // serialized
   std::map<std::string, int> calls_;
   std::map<std::string, absl::Status> failures_;

@@ -23,6 +23,7 @@
 namespace rdmad {
 
 namespace sdk {
+class Deadline;
 class EventChannelState;
 class IdState;
 struct EventRecord;
@@ -204,7 +205,8 @@ class CmId {
   absl::Status Establish();
   // For a QP that the application moves by itself: hands on what GetAsyncEvent said of it, kAsyncCommEst (rdma_notify).
   absl::Status Notify(uint32_t event);
-  // Ends in kDisconnected. Not with PortSpace::kUdp.
+  // Ends in kDisconnected. OK at once if the connection is over already, or was refused: the QP is in state Err then, too.
+  // Not with PortSpace::kUdp.
   absl::Status Disconnect();
 
   // Of an id with PortSpace::kUdp that is bound to a device: joins the group (rdma_join_multicast). Ends in kMulticastJoin,
@@ -264,6 +266,7 @@ class CmId {
  private:
   // Of a synchronous id: waits for the event that ends the call, and keeps it. Asynchronous: nothing to do.
   absl::Status Complete(CmEventType expected);
+  absl::Status Complete(CmEventType expected, sdk::Deadline deadline);
   absl::StatusOr<std::shared_ptr<sdk::PdState>> PdFor(const ProtectionDomain* pd, const char* operation) const;
 
   std::shared_ptr<sdk::IdState> state_;
