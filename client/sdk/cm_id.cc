@@ -34,7 +34,9 @@ v1::ConnParam ToProto(const ConnParam& param, const QueuePair& pair) {
   out.set_srq(param.srq || has_srq);
   out.set_qpn(param.qpn);
   out.set_qkey(param.qkey);
-  out.set_qp_type(static_cast<uint32_t>(pair ? pair.type() : param.qp_type));
+  if (const std::optional<QpType> type = pair ? pair.type() : param.qp_type; type.has_value()) {
+    out.set_qp_type(static_cast<uint32_t>(*type));
+  }
   return out;
 }
 

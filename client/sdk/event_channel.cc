@@ -43,6 +43,7 @@ ConnParam ParamOf(const shm::CmEvent& event) {
   param.srq = event.srq != 0;
   param.qpn = event.qpn;
   param.qkey = event.qkey;
+  if (event.qp_type != 0) param.qp_type = static_cast<QpType>(event.qp_type);
   return param;
 }
 

@@ -308,7 +308,10 @@ void CmId::OnConnectRequest(CmEvent event) {
   const absl::StatusOr<uint64_t> handle = host_->AdoptId(std::move(id), *this);
   if (!handle.ok()) return;
   added->handle_ = *handle;
-  added->peer_qp_type_ = event.param.qp_type.value_or(device::QpType::kRc);
+  if (!is_datagram()) {
+    added->peer_qp_type_ = event.param.qp_type.value_or(device::QpType::kRc);
+    event.param.qp_type = added->peer_qp_type_;
+  }
   channel_->AddUser(*handle, added);
   Report(event, *added, handle_);
 }

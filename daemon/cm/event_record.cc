@@ -50,6 +50,7 @@ shm::CmEvent ToRecord(const device::CmEvent& event) noexcept {
   record.path_mtu = static_cast<uint8_t>(event.path_mtu);
   record.qpn = event.param.qpn;
   record.qkey = event.param.qkey;
+  record.qp_type = event.param.qp_type ? static_cast<uint8_t>(*event.param.qp_type) : 0;
   if (event.av.dest != IpAddress()) {
     const Gid& gid = event.av.dest.gid();
     std::memcpy(record.ah_dest_gid, gid.data(), gid.size());

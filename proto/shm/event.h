@@ -63,7 +63,8 @@ struct CmEvent {
   uint32_t ah_flow_label;
   uint8_t ah_traffic_class;
   uint8_t ah_hop_limit;
-  uint8_t reserved[6];
+  uint8_t qp_type;  // with CONNECT_REQUEST of a connection: ibv_qp_type of the peer's QP, 2 RC or 3 UC; else 0
+  uint8_t reserved[5];
   uint64_t multicast_cookie;  // with MULTICAST_JOIN and MULTICAST_ERROR: as given to JoinMulticast
   uint8_t private_data[kMaxCmPrivateData];
 };

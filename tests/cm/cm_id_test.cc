@@ -308,6 +308,13 @@ TEST_F(CmIdTest, RequestMakesANewIdOnTheListenersChannel) {
   EXPECT_EQ(session_.ids.at(100)->events_reported(), 1u);
 }
 
+TEST_F(CmIdTest, RequestOfADeviceThatSaysNothingIsOfAnRcQp) {
+  endpoint_->SayRequest();
+  shm::CmEvent event;
+  ASSERT_TRUE(channel_.Read(&event));
+  EXPECT_EQ(event.qp_type, static_cast<uint8_t>(device::QpType::kRc));
+}
+
 TEST_F(CmIdTest, RequestOverQuotaIsDestroyedSilently) {
   session_.over_quota = true;
   endpoint_->SayRequest();

@@ -44,6 +44,7 @@ TEST(EventRecord, CarriesEveryField) {
   event.param.srq = true;
   event.param.qpn = 0x123456;
   event.param.qkey = 0x89abcdef;
+  event.param.qp_type = device::QpType::kUc;
   const shm::CmEvent record = ToRecord(event);
   EXPECT_EQ(record.type, 8u);
   EXPECT_EQ(record.status, 28);
@@ -58,6 +59,7 @@ TEST(EventRecord, CarriesEveryField) {
   EXPECT_EQ(record.rnr_retry_count, 5);
   EXPECT_EQ(record.srq, 1);
   EXPECT_EQ(record.qpn, 0x123456u);
+  EXPECT_EQ(record.qp_type, 3);
   EXPECT_EQ(record.qkey, 0x89abcdefu);
 }
 

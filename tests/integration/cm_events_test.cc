@@ -147,6 +147,28 @@ TEST_F(CmEventsTest, UcQueuePairsConnect) {
   EXPECT_OK(ExpectEvent(*asked.active.channel, CmEventType::kDisconnected));
 }
 
+// Who moves its QP by itself need not say more of it than its number.
+TEST_F(CmEventsTest, AUcQueuePairThatIsNotTheIdsIsAcceptedAsThePeerHasIt) {
+  if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
+  QpInit uc;
+  uc.type = QpType::kUc;
+  Asked asked;
+  ASSERT_NO_FATAL_FAILURE(Ask(&asked, uc));
+  ASSERT_OK_AND_ASSIGN(const ProtectionDomain pd, asked.passive->pd());
+  ASSERT_OK_AND_ASSIGN(uc.send_cq,
+                       CompletionQueue::Create(client(1), *asked.passive->device_index(), 4));
+  uc.recv_cq = uc.send_cq;
+  ASSERT_OK_AND_ASSIGN(QueuePair qp, QueuePair::Create(pd, uc));
+  for (const QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
+    ASSERT_OK_AND_ASSIGN(const QpAttr attr, asked.passive->InitQpAttr(state));
+    ASSERT_OK(qp.Modify(attr));
+  }
+  ConnParam param;
+  param.qpn = qp.qpn();
+  ASSERT_OK(asked.passive->Accept(param));
+  ASSERT_OK(ExpectEvent(*asked.active.channel, CmEventType::kEstablished));
+}
+
 TEST_F(CmEventsTest, AQpOfAnotherTypeThanThePeersIsRefused) {
   if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
   Asked asked;

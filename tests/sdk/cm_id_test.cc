@@ -113,6 +113,24 @@ TEST_F(CmIdTest, SynchronousDatagramAcceptWaitsForNothing) {
   EXPECT_TRUE(id->Accept().ok());
 }
 
+// ---- what a connection is of
+
+TEST_F(CmIdTest, RequestsSayWhichTypeOfQpAsksAndAnswersLeaveItOpen) {
+  const std::unique_ptr<CmId> listener = ResolvedId(PortSpace::kTcp);
+  for (const QpType type : {QpType::kRc, QpType::kUc}) {
+    shm::CmEvent raw = EventOf(9000 + static_cast<uint64_t>(type), CmEventType::kConnectRequest);
+    raw.listen_handle = listener->handle();
+    raw.qp_type = static_cast<uint8_t>(type);
+    daemon_.SendEvent(raw);
+    const std::unique_ptr<CmEvent> event = *channel_->GetEvent();
+    EXPECT_EQ(event->param().qp_type, type);
+    ConnParam param;
+    param.qpn = 5;
+    ASSERT_TRUE(event->id()->Accept(param).ok());
+    EXPECT_EQ(daemon_.LastRequest<v1::AcceptRequest>("Accept").param().qp_type(), 0u);
+  }
+}
+
 // ---- the end of a connection
 
 TEST_F(CmIdTest, SynchronousDisconnectWaitsForItsEvent) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -183,7 +184,8 @@ struct ConnParam {
   uint8_t min_rnr_timer = 10;
   bool srq = false;   // follows from the QP, where the id has one
   uint32_t qpn = 0;   // only for a QP that the application moves by itself
-  QpType qp_type = QpType::kRc;  // of that QP: RC, or UC. Else it is that of the id's QP
+  // Of that QP, RC or UC; if left out, RC to connect, and to accept what the peer has, which kConnectRequest tells.
+  std::optional<QpType> qp_type;
   uint32_t qkey = 0;  // UD; 0: kUdpQkey
 };
 
