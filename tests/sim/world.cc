@@ -191,7 +191,10 @@ bool World::IsDone(Connection& connection) {
   bool done = true;
   for (auto& end : connection.ends) {
     end->SettleSilent();
-    if (end->draining() && end->drained()) end->EndDrain(now());
+    if (end->draining() && end->drained()) {
+      end->EndDrain(now());
+      connection.settled_at = now();  // what has not begun begins now
+    }
     for (uint32_t i = end->MissingReceives(); i > 0 && end->is_alive() && end->PostReceive(now());
          --i) {
     }
