@@ -23,6 +23,7 @@
 #include "daemon/base/ip_address.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/soft/multicast_group.h"
+#include "daemon/device/soft/port_list.h"
 #include "daemon/device/soft/udp_counters.h"
 #include "daemon/device/soft/udp_rx.h"
 #include "daemon/device/soft/udp_socket.h"
@@ -45,6 +46,8 @@ class MulticastPort {
   // As UdpRx::Receive(), but delivers to at most MulticastGroup::kDeliveriesPerTurn members, or one
   // packet; goes on with that one before it takes another.
   int Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more) noexcept;
+  // The data path's. Thread: engine.
+  PortLink<MulticastPort>& link() noexcept { return link_; }
 
  private:
   MulticastPort(UniqueFd fd, const IpAddress& group, uint16_t udp_port, UdpCounters* counters);
@@ -53,12 +56,13 @@ class MulticastPort {
   const IpAddress address_;
   UdpRx rx_;
   MulticastGroup group_;
+  PortLink<MulticastPort> link_;
 };
 
 // Opens a socket that receives what is sent to `group` and `udp_port` on an interface, which may
-// change its name, and joins. Errors: InvalidArgument (no multicast address), NotFound (no such interface),
-// AlreadyExists (somebody has the port and does not share it), ResourceExhausted (too many
-// memberships), Unavailable (the kernel refuses; says why). Thread: any.
+// change its name, and joins. Errors: InvalidArgument (no multicast address), NotFound (no such
+// interface), AlreadyExists (somebody has the port and does not share it), ResourceExhausted (too
+// many memberships), Unavailable (the kernel refuses; says why). Thread: any.
 absl::StatusOr<UniqueFd> OpenMulticastSocket(const IpAddress& group, uint32_t interface_index,
                                              uint16_t udp_port, const UdpSocketOptions& options);
 

@@ -55,10 +55,8 @@ absl::Status SoftDataPath::JoinEngines(uint32_t engine, std::vector<StrayRing*> 
 
 void SoftDataPath::AddPort(UdpPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
-  ports_.push_back({port, true});
+  ports_.Add(*port);
   any_hot_ = true;
-  // If it fails (out of memory, too many watches) the port is still asked whenever another one is
-  // busy.
   static_cast<void>(Watch(port->fd(), port));
   transport_.AddLocalAddress(port->local());
 }
@@ -67,21 +65,21 @@ void SoftDataPath::RemovePort(UdpPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
   transport_.RemoveLocalAddress(port->local());
   Unwatch(port->fd());
-  std::erase_if(ports_, [port](const PortEntry& entry) { return entry.port == port; });
-  last_port_ = 0;
+  ports_.Remove(*port);
+  last_port_ = nullptr;
 }
 
 void SoftDataPath::AddMulticastPort(MulticastPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
-  groups_.push_back({port, true});
+  groups_.Add(*port);
   any_hot_ = true;
-  static_cast<void>(Watch(port->fd(), port));  // as above
+  static_cast<void>(Watch(port->fd(), port));
 }
 
 void SoftDataPath::RemoveMulticastPort(MulticastPort* port) noexcept {
   RD_DCHECK(owner_.IsCurrent());
   Unwatch(port->fd());
-  std::erase_if(groups_, [port](const GroupEntry& entry) { return entry.port == port; });
+  groups_.Remove(*port);
 }
 
 bool SoftDataPath::Watch(int fd, void* port) noexcept {
@@ -103,10 +101,10 @@ int SoftDataPath::DoWork(TimeNs now) noexcept {
   if (any_hot_ || now - last_asked_ >= kAskIntervalNs || now < last_asked_) work += ReceiveAll(now);
   mads_->Flush();
   if (own_ring_ != nullptr) {
-    work += own_ring_->TakeUpTo(
-        kStraysPerTurn, [this](const Flow& flow, const wire::PacketView& packet) {
-          transport_.OnPacket(flow, packet, now_);
-        });
+    work += own_ring_->TakeUpTo(kStraysPerTurn,
+                                [this](const Flow& flow, const wire::PacketView& packet) {
+                                  transport_.OnPacket(flow, packet, now_);
+                                });
   }
   return work + transport_.DoWork(now);
 }
@@ -114,16 +112,16 @@ int SoftDataPath::DoWork(TimeNs now) noexcept {
 int SoftDataPath::ReceiveAll(TimeNs now) noexcept {
   last_asked_ = now;
   // With one port, asking it costs no more than asking about it.
-  if (ports_.size() == 1 && groups_.empty()) {
-    ports_[0].hot = true;
+  if (ports_.has_one() && groups_.empty()) {
+    (*ports_.begin()).link().hot = true;
   } else if (!any_hot_ || ++hot_turns_ >= kHotTurns) {
     MarkReadyPorts();
   }
   int work = 0;
   any_hot_ = false;
-  for (PortEntry& entry : ports_) {
-    if (entry.hot) work += ReceiveFrom(entry, *this);
-    any_hot_ |= entry.hot;
+  for (UdpPort& port : ports_) {
+    if (port.link().hot) work += ReceiveFrom(port, *this);
+    any_hot_ |= port.link().hot;
   }
   return groups_.empty() ? work : work + ReceiveFromGroups();
 }
@@ -143,20 +141,20 @@ int SoftDataPath::ReceiveFromGroups() noexcept {
     const TimeNs now_;
   };
   int work = 0;
-  for (GroupEntry& entry : groups_) {
-    if (!entry.hot) continue;
-    GroupRx up(transport_, entry.port->group(), now_);
-    work += ReceiveFrom(entry, up);
-    any_hot_ |= entry.hot;
+  for (MulticastPort& port : groups_) {
+    if (!port.link().hot) continue;
+    GroupRx up(transport_, port.group(), now_);
+    work += ReceiveFrom(port, up);
+    any_hot_ |= port.link().hot;
   }
   return work;
 }
 
 template <typename Port>
-int SoftDataPath::ReceiveFrom(Entry<Port>& entry, PacketRx& up) noexcept {
+int SoftDataPath::ReceiveFrom(Port& port, PacketRx& up) noexcept {
   bool more = false;
-  const int received = entry.port->Receive(rx_buffers_, up, &more);
-  entry.hot = received > 0 || more;
+  const int received = port.Receive(rx_buffers_, up, &more);
+  port.link().hot = received > 0 || more;
   return received;
 }
 
@@ -168,8 +166,8 @@ void SoftDataPath::MarkReadyPorts() noexcept {
       ::epoll_wait(epoll_fd_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const void* const ready = events[static_cast<size_t>(i)].data.ptr;
-    for (PortEntry& entry : ports_) entry.hot |= entry.port == ready;
-    for (GroupEntry& entry : groups_) entry.hot |= entry.port == ready;
+    for (UdpPort& port : ports_) port.link().hot |= &port == ready;
+    for (MulticastPort& port : groups_) port.link().hot |= &port == ready;
   }
 }
 
@@ -196,12 +194,9 @@ size_t SoftDataPath::Send(const Flow& flow, std::span<const TxPacket> packets) n
 }
 
 UdpPort* SoftDataPath::FindPort(const IpAddress& local) noexcept {
-  if (last_port_ < ports_.size() && ports_[last_port_].port->local() == local)
-    return ports_[last_port_].port;
-  for (size_t i = 0; i < ports_.size(); ++i) {
-    if (ports_[i].port->local() != local) continue;
-    last_port_ = i;
-    return ports_[i].port;
+  if (last_port_ != nullptr && last_port_->local() == local) return last_port_;
+  for (UdpPort& port : ports_) {
+    if (port.local() == local) return last_port_ = &port;
   }
   return nullptr;
 }

@@ -32,6 +32,7 @@
 #include "daemon/device/soft/mad_ring.h"
 #include "daemon/device/soft/multicast_port.h"
 #include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/port_list.h"
 #include "daemon/device/soft/stray_ring.h"
 #include "daemon/device/soft/transport.h"
 #include "daemon/device/soft/udp_counters.h"
@@ -52,8 +53,8 @@ class SoftDataPath final : public device::DataPath,
                                                               const TransportConfig& config = {});
   ~SoftDataPath() override;
 
-  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index, and
-  // outlive the path. Before it runs. Errors: ResourceExhausted (the kernel would not watch).
+  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index,
+  // and outlive the path. Before it runs. Errors: ResourceExhausted (the kernel would not watch).
   absl::Status JoinEngines(uint32_t engine, std::vector<StrayRing*> rings);
 
   int DoWork(TimeNs now) noexcept override;
@@ -64,8 +65,8 @@ class SoftDataPath final : public device::DataPath,
   // For creating objects on it; the transport says which of its methods are for which thread.
   Transport& transport() noexcept { return transport_; }
 
-  // By way of SoftPort. AddPort allocates; false: the kernel would not watch the socket (out of
-  // memory or watches), the port then sends but never receives, and is counted.
+  // By way of SoftPort. A port whose socket the kernel would not watch (out of memory or watches)
+  // is still asked whenever another one is busy.
   void AddPort(UdpPort* port) noexcept;
   void RemovePort(UdpPort* port) noexcept;
   // By way of a group's attachments; the same for the groups that QPs are in.
@@ -73,14 +74,6 @@ class SoftDataPath final : public device::DataPath,
   void RemoveMulticastPort(MulticastPort* port) noexcept;
 
  private:
-  template <typename Port>
-  struct Entry {
-    Port* port;
-    bool hot;  // yielded something when last asked
-  };
-  using PortEntry = Entry<UdpPort>;
-  using GroupEntry = Entry<MulticastPort>;
-
   SoftDataPath(UniqueFd epoll_fd, MadRing* mads, device::AsyncSink* async,
                const TransportConfig& config);
 
@@ -93,7 +86,7 @@ class SoftDataPath final : public device::DataPath,
 
   int ReceiveAll(TimeNs now) noexcept;
   template <typename Port>
-  int ReceiveFrom(Entry<Port>& entry, PacketRx& up) noexcept;
+  int ReceiveFrom(Port& port, PacketRx& up) noexcept;
   int ReceiveFromGroups() noexcept;
   [[nodiscard]] bool Watch(int fd, void* port) noexcept;
   void Unwatch(int fd) noexcept;
@@ -108,11 +101,11 @@ class SoftDataPath final : public device::DataPath,
   StrayRing* own_ring_ = nullptr;
   Transport transport_;
   UdpRxBuffers rx_buffers_;
-  std::vector<PortEntry> ports_;
-  std::vector<GroupEntry> groups_;
-  size_t last_port_ = 0;   // that Send() used
-  TimeNs now_ = 0;         // of this turn
-  TimeNs last_asked_ = 0;  // when a socket was last asked
+  PortList<UdpPort> ports_;
+  PortList<MulticastPort> groups_;
+  UdpPort* last_port_ = nullptr;  // that Send() used
+  TimeNs now_ = 0;                // of this turn
+  TimeNs last_asked_ = 0;         // when a socket was last asked
   bool any_hot_ = false;
   uint32_t hot_turns_ = 0;  // turns since the quiet ports were last looked at
   bool path_full_ = false;  // a Send() of this turn took less than it was offered

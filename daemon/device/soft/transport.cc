@@ -35,8 +35,8 @@ void Transport::SetStrayPackets(StrayPackets* strays) noexcept {
   core_->strays = strays;
 }
 
-void Transport::OnMulticast(MulticastGroup& group, const Flow& flow,
-                            const wire::PacketView& packet, TimeNs now) noexcept {
+void Transport::OnMulticast(MulticastGroup& group, const Flow& flow, const wire::PacketView& packet,
+                            TimeNs now) noexcept {
   group.Deliver(flow, packet, core_->counters, now);
 }
 
@@ -71,12 +71,13 @@ TimeNs Transport::NextDeadline(TimeNs now) noexcept {
   return core_->active.empty() ? core_->timers.Next() : now;
 }
 
-void Transport::AddLocalAddress(const IpAddress& address) {
-  if (!core_->IsLocal(address)) core_->local_addresses.push_back(address);
+void Transport::AddLocalAddress(const IpAddress& address) noexcept {
+  const bool room = core_->local_addresses.size() < kMaxLocalAddresses;
+  if (room && !core_->IsLocal(address)) core_->local_addresses.push_back(address);
   ++core_->local_generation;
 }
 
-void Transport::RemoveLocalAddress(const IpAddress& address) {
+void Transport::RemoveLocalAddress(const IpAddress& address) noexcept {
   std::erase(core_->local_addresses, address);
   ++core_->local_generation;
 }

@@ -55,8 +55,8 @@ class Transport {
   TimeNs NextDeadline(TimeNs now) noexcept;
 
   // Addresses whose QPs live here, for the local path.
-  void AddLocalAddress(const IpAddress& address);
-  void RemoveLocalAddress(const IpAddress& address);
+  void AddLocalAddress(const IpAddress& address) noexcept;
+  void RemoveLocalAddress(const IpAddress& address) noexcept;
 
   MrTable& mrs() noexcept;
   QpTable& qps() noexcept;

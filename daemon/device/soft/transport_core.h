@@ -22,11 +22,14 @@ namespace rdmad::soft {
 
 class StrayPackets;
 
+// QPs of addresses beyond these talk to each other by way of the kernel's loopback.
+inline constexpr size_t kMaxLocalAddresses = 1024;
+
 struct TransportCore {
   TransportCore(PacketTx* packet_tx, device::AsyncSink* async_sink,
                 const TransportConfig& transport_config)
       : tx(packet_tx), async(async_sink), config(transport_config) {
-    local_addresses.reserve(64);
+    local_addresses.reserve(kMaxLocalAddresses);
   }
 
   bool IsLocal(const IpAddress& address) const noexcept {
@@ -43,8 +46,8 @@ struct TransportCore {
   TimerQueue timers;
   ActiveList active;
   TxBatch batch;
-  std::vector<IpAddress> local_addresses;
-  uint32_t local_generation = 1;  // of local_addresses: QPs remember what they looked up
+  std::vector<IpAddress> local_addresses;  // at most kMaxLocalAddresses
+  uint32_t local_generation = 1;           // of local_addresses: QPs remember what they looked up
   TransportCounters counters;
 };
 

@@ -14,6 +14,7 @@
 #include "daemon/base/ip_address.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/soft/packet_io.h"
+#include "daemon/device/soft/port_list.h"
 #include "daemon/device/soft/udp_counters.h"
 #include "daemon/device/soft/udp_rx.h"
 #include "daemon/device/soft/udp_socket.h"
@@ -52,6 +53,8 @@ class UdpPort {
   [[nodiscard]] const UdpCounters& counters() const noexcept { return counters_; }
   // Thread: engine, or before it runs.
   [[nodiscard]] UdpTx& tx() noexcept { return tx_; }
+  // The data path's. Thread: engine.
+  [[nodiscard]] PortLink<UdpPort>& link() noexcept { return link_; }
 
  private:
   const UniqueFd fd_;
@@ -60,6 +63,7 @@ class UdpPort {
   UdpCounters counters_;
   UdpRx rx_;
   UdpTx tx_;
+  PortLink<UdpPort> link_;
 };
 
 }  // namespace rdmad::soft
