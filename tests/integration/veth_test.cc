@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <ostream>
@@ -182,6 +183,51 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(LossCase{"Loss1PercentReorderDuplicate", 0.01, 0.01, 0.01},
                       LossCase{"Loss5Percent", 0.05, 0, 0}, LossCase{"Reorder5Percent", 0, 0, 0.05},
                       LossCase{"Duplicate20Percent", 0, 0.2, 0}),
+    ::testing::PrintToStringParamName());
+
+// Case 29 as it is asked for: every size by every operation, again and again, 3 s long; with
+// RDMAD_SOAK_SECONDS=150 ten minutes for all networks, and messages of 64 MiB.
+class SoakTest : public LossTest {};
+
+TEST_P(SoakTest, EverySizeArrivesAsLongAsItLasts) {
+  const char* const seconds = ::getenv("RDMAD_SOAK_SECONDS");
+  const bool soaks = seconds != nullptr;
+  const absl::Duration length = absl::Seconds(soaks ? std::atoi(seconds) : 3);
+  const uint32_t largest = soaks ? 64 << 20 : 1 << 20;
+  if (!Start({.wire = true})) return;
+  StartFaults();
+  ASSERT_OK_AND_ASSIGN(const Counters before, Counters::Of(Daemon(0)));
+  const absl::Time start = absl::Now();
+  uint64_t bytes = 0;
+  int rounds = 0;
+  absl::Duration longest;
+  do {
+    const absl::Time began = absl::Now();
+    std::vector<uint32_t> sizes = {1, 1023, 1024, 1025, 1 << 20};
+    if (soaks) sizes.push_back(largest);
+    ExpectAllArrives(rounds % 2 == 0 ? TwoHosts::Ipv4(1) : TwoHosts::Ipv6(1), sizes);
+    if (HasFailure()) return;
+    for (const uint32_t size : sizes) bytes += 3ull * size;
+    longest = std::max(longest, absl::Now() - began);
+    ++rounds;
+  } while (absl::Now() - start < length);
+  ASSERT_OK_AND_ASSIGN(const Counters after, Counters::Of(Daemon(0)));
+  // Sends and writes go out from here; a read is a request, and an answer from there.
+  const uint64_t needed = 2 * bytes / 3 / 1024;
+  const uint64_t sent = after.Get("udp_tx_packets") - before.Get("udp_tx_packets");
+  std::cout << GetParam().name << ": " << rounds << " rounds, " << bytes / 1e6 << " MB in "
+            << absl::FormatDuration(absl::Now() - start) << ", longest round "
+            << absl::FormatDuration(longest) << ", " << sent << " packets for " << needed << "\n";
+  if (GetParam().loss <= 0.01) {
+    EXPECT_LT(sent, 3 * needed);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Networks, SoakTest,
+    ::testing::Values(LossCase{"NoLoss", 0, 0, 0}, LossCase{"Loss1Percent", 0.01, 0, 0},
+                      LossCase{"Loss1PercentReorderDuplicate", 0.01, 0.01, 0.01},
+                      LossCase{"Loss5PercentReorderDuplicate", 0.05, 0.01, 0.01}),
     ::testing::PrintToStringParamName());
 
 class OutageTest : public VethTest {};
