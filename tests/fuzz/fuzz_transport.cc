@@ -22,6 +22,7 @@ enum Fit : uint8_t {
   kFitLength = 8,
   kFitOpcode = 16,  // of the QP's transport
   kFitWindow = 32,  // with kFitKey: the QP's window instead of its region
+  kMarked = 64,     // comes with "congestion experienced"
 };
 
 // What the QPs are. The first four are as old corpora know them.
@@ -108,6 +109,7 @@ struct World {
   void OnPacket(uint32_t i, uint8_t fit, std::span<const uint8_t> bytes) {
     wire::PacketView packet;
     if (wire::ParsePacket(bytes, &packet) != wire::DropReason::kNone) return;
+    const uint8_t ecn = (fit & kMarked) != 0 ? soft::kEcnCe : soft::kEct0;
     LiveQp& target = *At(i).qp;
     packet.dest_qpn = wire::Qpn(kFirstQpn + i);
     const device::QpAttr attr = target.qp->Query();
@@ -135,10 +137,11 @@ struct World {
     }
     if (target.type == QpType::kUd && (fit & kFitPsn) != 0) {
       packet.dest_qpn = wire::kMulticastQpn;
-      transport.OnMulticast(group, {.local = group_address, .remote = peer}, packet, now);
+      transport.OnMulticast(group, {.local = group_address, .remote = peer, .ecn = ecn}, packet,
+                            now);
       return;
     }
-    transport.OnPacket({.local = own, .remote = peer}, packet, now);
+    transport.OnPacket({.local = own, .remote = peer, .ecn = ecn}, packet, now);
   }
 
   void PostSend(uint32_t i, uint8_t what, uint16_t bytes) {

@@ -62,6 +62,18 @@ def engine_inputs():
                                 record(5 | i << 3, 0, b'', 0) + record(6 | i << 3, 0, b'', 0) + posts)
 
 
+def congestion_inputs():
+    """Something under way, notifications of marks on it, and a packet that has both bits and a mark."""
+    cnp = bytes([0x81, 0x40, 0xff, 0xff, 0x40, 0, 0, 0x11]) + bytes(4 + 16 + 4)
+    write_only = bytes([0x0a, 0x40, 0xff, 0xff, 0x40, 0, 0, 0x11, 0x80, 0, 0, 0]) + bytes(16 + 8 + 4)
+    for number in (0, 3, 4, 6, 9, 13):
+        at = qp(number)
+        data = record(4 | at, 0x13, b'', 60000) + record(6 | at, 4, b'', 100)
+        for _ in range(3):
+            data += record(at, 0, cnp) + record(at, 0x5f, write_only) + record(6 | at, 8, b'', 300)
+        yield f'congestion-{number}', data
+
+
 def main():
     folder = 'tests/fuzz/corpus'
     for target in ('cm', 'engine', 'transport', 'work_queue'):
@@ -93,6 +105,8 @@ def main():
         sent = slot(opcode, 8 if opcode in (6, 7) else 100)
         receive = struct.pack('<BB', 1, 0x70) + sent
         open(f'{folder}/work_queue/op-{opcode}', 'wb').write(receive + struct.pack('<BB', 0, 0x70) + sent)
+    for name, data in congestion_inputs():
+        open(f'{folder}/transport/{name}', 'wb').write(data)
     for name, data in engine_inputs():
         open(f'{folder}/engine/{name}', 'wb').write(data)
 
