@@ -68,7 +68,7 @@ def congestion_inputs():
     write_only = bytes([0x0a, 0x40, 0xff, 0xff, 0x40, 0, 0, 0x11, 0x80, 0, 0, 0]) + bytes(16 + 8 + 4)
     for number in (0, 3, 4, 6, 9, 13):
         at = qp(number)
-        data = record(4 | at, 0x13, b'', 60000) + record(6 | at, 4, b'', 100)
+        data = record(4 | at, 0x17, b'', 60000) + record(6 | at, 4, b'', 100)
         for _ in range(3):
             data += record(at, 0, cnp) + record(at, 0x5f, write_only) + record(6 | at, 8, b'', 300)
         yield f'congestion-{number}', data
