@@ -88,6 +88,10 @@ absl::Status Stack::BuildVerbs(const control::VerbsConfig& config) {
           }));
   inventory_.sources.push_back(verbs_devices_.get());
   RD_ASSIGN_OR_RETURN(verbs_manager_, verbs::VerbsConnectionManager::Create(verbs_devices_.get()));
+  verbs_manager_->SetLateFailureSink([](const absl::Status& status) {
+    control::Log("device").warn(
+        "an id from before the host's first RDMA device is of no use on it: {}", status.ToString());
+  });
   verbs_devices_->SetConnectionManager(verbs_manager_.get());
   inventory_.devices = verbs_devices_->devices();
   inventory_.missing.emplace_back([this] { return Describe("verbs", verbs_devices_->problems()); });

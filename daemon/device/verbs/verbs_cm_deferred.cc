@@ -102,6 +102,7 @@ void VerbsCmEndpoint::OnChannelOpened() {
   if (status.ok()) return;
   if (id_ != nullptr) rdma_destroy_id(std::exchange(id_, nullptr));
   state_ = wanted;
+  if (manager_->late_failures_) manager_->late_failures_(status);
 }
 
 }  // namespace rdmad::verbs

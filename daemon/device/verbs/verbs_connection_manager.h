@@ -27,9 +27,11 @@
 #include <rdma/rdma_cma.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,6 +53,11 @@ class VerbsConnectionManager : public device::ConnectionManager {
   // listeners from before listen from now on, if nobody has taken their port. Errors: Unavailable (the kernel has no rdma_cm, may
   // not be asked, or has no RDMA device; says what to do); others of the kernel.
   absl::Status Open();
+  // Is told, inside Open(), of each id from before that cannot do what it was told. Its application
+  // was told that it could, and has no event for this.
+  void SetLateFailureSink(std::function<void(const absl::Status&)> sink) {
+    late_failures_ = std::move(sink);
+  }
 
   // If the kernel makes no id, each call of the endpoint says why.
   std::unique_ptr<device::CmEndpoint> CreateEndpoint(device::PortSpace port_space,
@@ -107,6 +114,7 @@ class VerbsConnectionManager : public device::ConnectionManager {
   device::WakeFd wake_;
   std::vector<Id> anchors_;  // their context is null
   std::unordered_set<VerbsCmEndpoint*> endpoints_;
+  std::function<void(const absl::Status&)> late_failures_;
   std::deque<QueuedEvent> queued_;
 };
 

@@ -99,12 +99,17 @@ const std::string& VerbsDevice::kind() const noexcept {
   return kKind;
 }
 
-void VerbsDevice::Refresh() {
-  if (hw_ == nullptr) return;
+device::PortAttr VerbsDevice::QueryPort() const {
   ibv_port_attr port{};
-  if (ibv_query_port(hw_, number_, &port) == 0) {
+  if (hw_ != nullptr && ibv_query_port(hw_, number_, &port) == 0) {
     port_ = {port.state == IBV_PORT_ACTIVE, MtuOf(port.active_mtu)};
   }
+  return port_;
+}
+
+void VerbsDevice::Refresh() {
+  if (hw_ == nullptr) return;
+  QueryPort();
   ibv_gid_entry entries[kMaxGids];
   const ssize_t count = ibv_query_gid_table(hw_, entries, kMaxGids, 0);
   if (count < 0) return;

@@ -35,7 +35,8 @@ class VerbsDevice final : public device::Device {
   const std::string& kind() const noexcept override;
   const std::string& netdev() const noexcept override { return netdev_; }
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
-  device::PortAttr QueryPort() const override { return port_; }
+  // Asks, since not every driver tells of a new MTU.
+  device::PortAttr QueryPort() const override;
   std::vector<device::GidEntry> Gids() const override { return gids_; }
   // The hardware's, from sysfs.
   std::vector<device::CounterValue> Counters() const override;
@@ -66,7 +67,7 @@ class VerbsDevice final : public device::Device {
   const std::string name_;
   const device::DeviceAttr attr_;
   std::string netdev_;
-  device::PortAttr port_;
+  mutable device::PortAttr port_;  // as last heard
   std::vector<device::GidEntry> gids_;
   std::vector<std::weak_ptr<OpenContext>> opened_;
 };
