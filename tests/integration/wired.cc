@@ -110,7 +110,7 @@ absl::Status ToRts(WiredEnd& end, const RtsOptions& options) {
   if (end.qp.type() == QpType::kRc) {
     attr.mask |= kQpAttrTimeout | kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrMaxQpRdAtomic;
     attr.timeout = kTimeoutCode;
-    attr.retry_count = 7;
+    attr.retry_count = options.retry_count;
     attr.rnr_retry = options.rnr_retry;
     attr.max_rd_atomic = 4;
   }

@@ -58,6 +58,7 @@ absl::Status ToInit(WiredEnd& end);
 absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer, const AddressHandleAttr* way = nullptr);
 struct RtsOptions {
   uint8_t rnr_retry = 7;
+  uint8_t retry_count = 7;  // which rxe, unlike the specification, takes for ever
 };
 absl::Status ToRts(WiredEnd& end, const RtsOptions& options = {});
 // UD: from Reset to RTS.
