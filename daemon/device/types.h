@@ -43,6 +43,7 @@ struct InlineData {
 };
 
 class Ah;
+enum class WcStatus : uint8_t;
 
 // A checked copy of what the client posted. `sges` and `inline_data` are valid only during PostSend(); the bytes that
 // `inline_data` points to stay in place (though the client may scribble on them) until the WR completes.
@@ -62,6 +63,9 @@ struct SendWr {
   const Ah* ah;        // UD: of the same PD; valid only during the post. Null: the client named none that exists
   uint32_t remote_qpn;
   uint32_t remote_qkey;
+  // Not kSuccess: no such WR can be executed. It takes a place and fails so when those before it are done; a QP in error
+  // flushes it like any other. Only `wr_id` counts then.
+  WcStatus verdict{};
 };
 
 struct RecvWr {

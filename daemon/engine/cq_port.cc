@@ -35,14 +35,13 @@ void ShmCqPort::Deactivate(device::TimeNs) noexcept {
 }
 
 void ShmCqPort::OnCompletion(const Wc& wc) noexcept {
-  const WcStatus status = FinalStatus(wc);
   if (broken_ || !HasRoom()) {
     session_.counters().completions_dropped.Add(1);
     return;
   }
   shm::Cqe cqe{};
   cqe.wr_id = wc.wr_id;
-  cqe.status = static_cast<uint8_t>(status);
+  cqe.status = static_cast<uint8_t>(wc.status);
   cqe.opcode = static_cast<uint8_t>(wc.opcode);
   cqe.flags = wc.flags;
   cqe.byte_len = wc.byte_len;
@@ -54,8 +53,8 @@ void ShmCqPort::OnCompletion(const Wc& wc) noexcept {
   cqe.qp_cookie = wc.qp_cookie;
   CopyToShared(entries_ + size_t{tail_ & mask_} * sizeof(cqe), &cqe, sizeof(cqe));
   ++tail_;
-  Count(wc, status);
-  PublishAndNotify(wc.solicited || status != WcStatus::kSuccess);
+  Count(wc);
+  PublishAndNotify(wc.solicited || wc.status != WcStatus::kSuccess);
 }
 
 bool ShmCqPort::HasRoom() noexcept {
@@ -82,28 +81,15 @@ void ShmCqPort::FailUsers(device::TimeNs now) noexcept {
   context_.events.Report(overrun_event_);
 }
 
-WcStatus ShmCqPort::FinalStatus(const Wc& wc) noexcept {
-  if (overrides_.empty() || wc.status != WcStatus::kWrFlushErr ||
-      (wc.flags & shm::kCqeRecvQueue) != 0) {
-    return wc.status;
-  }
-  StatusOverride* const found = overrides_.FindIf([&wc](const StatusOverride& override) {
-    return override.qpn == wc.qpn && override.wqe_count == wc.wqe_count;
-  });
-  if (found == nullptr) return wc.status;
-  found->Unlink();
-  return found->status;
-}
-
-void ShmCqPort::Count(const Wc& wc, WcStatus status) noexcept {
+void ShmCqPort::Count(const Wc& wc) noexcept {
   LiveSessionCounters& counters = session_.counters();
-  const size_t index = static_cast<size_t>(status);
+  const auto index = static_cast<size_t>(wc.status);
   counters
       .completions_by_status[index < kWcStatusCount ? index
                                                     : static_cast<size_t>(WcStatus::kGeneralErr)]
       .Add(1);
   context_.completions.Add(1);
-  if (status == WcStatus::kSuccess && (wc.flags & shm::kCqeRecvQueue) != 0) {
+  if (wc.status == WcStatus::kSuccess && (wc.flags & shm::kCqeRecvQueue) != 0) {
     counters.recv_bytes.Add(wc.byte_len);
   }
 }

@@ -21,19 +21,10 @@
 namespace rdmad::engine {
 
 struct CqUserTag;
-struct OverrideTag;
 
 // A QP's use of a CQ.
 struct CqUser : ListHook<CqUserTag> {
   ShmQueuePairPort* port = nullptr;
-};
-
-// The status that one send WR shall complete with instead of the flush that the device will report:
-// how a WR that no device would take still fails by name, in its place in the queue.
-struct StatusOverride : ListHook<OverrideTag> {
-  uint32_t qpn = 0;
-  uint32_t wqe_count = 0;
-  device::WcStatus status = device::WcStatus::kLocQpOpErr;
 };
 
 class ShmCqPort final : public CqPort, public ListHook<OverrunTag> {
@@ -46,7 +37,6 @@ class ShmCqPort final : public CqPort, public ListHook<OverrunTag> {
 
   // QPs that complete into this CQ; they leave (Unlink) before it is deactivated.
   void AddUser(CqUser& user) noexcept { users_.PushBack(user); }
-  void AddOverride(StatusOverride& override) noexcept { overrides_.PushBack(override); }
 
   bool broken() const noexcept { return broken_; }
   // Moves the QPs of a broken CQ to the error state and reports it. Not from inside a device.
@@ -56,8 +46,7 @@ class ShmCqPort final : public CqPort, public ListHook<OverrunTag> {
   // Whether there is room for one more entry.
   bool HasRoom() noexcept;
   void Break() noexcept;
-  device::WcStatus FinalStatus(const device::Wc& wc) noexcept;
-  void Count(const device::Wc& wc, device::WcStatus status) noexcept;
+  void Count(const device::Wc& wc) noexcept;
   void PublishAndNotify(bool solicited) noexcept;
 
   EngineContext& context_;
@@ -73,7 +62,6 @@ class ShmCqPort final : public CqPort, public ListHook<OverrunTag> {
   ChannelMember channel_member_;
   EventSource overrun_event_;
   IntrusiveList<CqUser, CqUserTag> users_;
-  IntrusiveList<StatusOverride, OverrideTag> overrides_;
 };
 
 }  // namespace rdmad::engine

@@ -35,7 +35,6 @@ ShmQueuePairPort::ShmQueuePairPort(EngineContext& context, const QueuePairPortIn
   session_.doorbells().Reserve(doorbell_index_);
   send_cq_user_.port = this;
   recv_cq_user_.port = this;
-  failed_send_.qpn = qp_.qpn();
   events_.token = init.owner_token;
   events_.qpn = qp_.qpn();
 }
@@ -56,7 +55,6 @@ void ShmQueuePairPort::Deactivate(device::TimeNs) noexcept {
   context_.events.RemoveObject(events_);
   send_cq_user_.Unlink();
   recv_cq_user_.Unlink();
-  failed_send_.Unlink();
   Unlink();  // from the active list
 }
 
@@ -139,16 +137,17 @@ DrainResult ShmQueuePairPort::DrainRecvs(uint32_t budget, device::TimeNs now) no
 bool ShmQueuePairPort::PostSend(const device::SendWr& wr, device::TimeNs now) noexcept {
   switch (qp_.PostSend(wr, now)) {
     case PostResult::kOk:
-      ++posted_sends_;
       return true;
     case PostResult::kQueueFull:
       Break(now);
       return false;
     case PostResult::kTooLong:
       return FailSend(wr.wr_id, WcStatus::kLocLenErr, now);
+    case PostResult::kWrongState:
+      MoveToError(now);  // where it is taken, and flushed
+      [[fallthrough]];
     case PostResult::kTooManySges:
     case PostResult::kBadOpcode:
-    case PostResult::kWrongState:
       return FailSend(wr.wr_id, WcStatus::kLocQpOpErr, now);
   }
   return true;
@@ -162,30 +161,20 @@ bool ShmQueuePairPort::PostRecv(const device::RecvWr& wr, device::TimeNs now) no
   return false;
 }
 
-// The device knows the order of completions and counts them, so the failure goes through it: in the
-// error state it takes an empty send and flushes it in its turn, and the CQ gives that flush its
-// true name.
+// The device knows the order of completions and what is still under way, so the failure goes
+// through it, in its turn.
 bool ShmQueuePairPort::FailSend(uint64_t wr_id, WcStatus status, device::TimeNs now) noexcept {
-  MoveToError(now);
-  if (!failed_send_.linked()) {
-    failed_send_.wqe_count = posted_sends_ + 1;
-    failed_send_.status = status;
-    send_cq_.AddOverride(failed_send_);
-  }
-  device::SendWr empty{};
-  empty.wr_id = wr_id;
-  empty.opcode = device::WrOpcode::kSend;
-  empty.flags = shm::kWorkSignaled;
-  if (qp_.PostSend(empty, now) == PostResult::kOk) {
-    ++posted_sends_;
-    return true;
-  }
-  failed_send_.Unlink();
+  device::SendWr failed{};
+  failed.wr_id = wr_id;
+  failed.opcode = device::WrOpcode::kSend;
+  failed.flags = shm::kWorkSignaled;
+  failed.verdict = status;
+  if (qp_.PostSend(failed, now) == PostResult::kOk) return true;
   Break(now);
   return false;
 }
 
-// As above, but receives are not counted: the completion stays a flush, and an event says why.
+// The completion is a flush, and an event says why.
 bool ShmQueuePairPort::FailRecv(uint64_t wr_id, device::TimeNs now) noexcept {
   MoveToError(now);
   if (qp_.PostRecv({wr_id, {}}, now) != PostResult::kOk) {
@@ -214,9 +203,7 @@ void ShmQueuePairPort::MoveToError(device::TimeNs now) noexcept {
 void ShmQueuePairPort::OnReset() noexcept {
   sends_.Forget();
   recvs_.Forget();
-  posted_sends_ = 0;
   broken_ = false;
-  failed_send_.Unlink();
 }
 
 }  // namespace rdmad::engine

@@ -2,8 +2,9 @@
 //
 // What the client can do wrong, and what becomes of it (a correct library does none of it: it
 // refuses the post with an errno):
-//   a WR that is malformed, or that the device refuses   the QP goes to the error state; this WR
-//       completes with an error in its place in the queue, the ones around it are flushed;
+//   a send that is malformed, or that the device refuses   it completes with an error once those
+//       before it are done, and so the QP goes to the error state, which flushes those behind it;
+//   such a receive   the QP goes to the error state at once, and it is flushed;
 //   more WRs than the queue's depth, or a corrupt ring   the QP goes to the error state with an
 //   async
 //       event, and its rings are not read again before the QP was in RESET.
@@ -54,12 +55,9 @@ class ShmQueuePairPort final : public QueuePairPort,
   const uint32_t doorbell_index_;
   WorkQueueReader sends_;
   WorkQueueReader recvs_;
-  // Sends that the device has taken since RESET, modulo 2^32: the last one's Wc::wqe_count.
-  uint32_t posted_sends_ = 0;
   bool broken_ = false;
   CqUser send_cq_user_;
   CqUser recv_cq_user_;
-  StatusOverride failed_send_;
   EventSource events_;
 };
 

@@ -149,7 +149,43 @@ TEST_P(ErrorsTest, AReceiveThatThePeerCannotUseIsARemoteOperationError) {
   EXPECT_EQ(StateOf(*b_), QpState::kErr);
 }
 
-// ---- What is behind an error
+// ---- What is before and behind an error
+
+// What is under way when such a send is posted arrives, and is not said to be flushed.
+TEST_P(ErrorsTest, ASendThatCannotBeExecutedFailsOnceThoseBeforeItAreDone) {
+  const struct {
+    WrOpcode opcode;
+    uint32_t bytes;
+    WcStatus status;
+  } rows[] = {{WrOpcode::kRdmaWrite, 0x80000001, WcStatus::kLocLenErr},  // more than a message has
+              {WrOpcode::kRdmaRead, 8, WcStatus::kLocQpOpErr}};          // none may be outstanding
+  for (const auto& row : rows) {
+    SCOPED_TRACE(static_cast<int>(row.opcode));
+    if (OnVerbs() && row.opcode == WrOpcode::kRdmaRead) continue;  // rxe's to judge
+    ASSERT_OK_AND_ASSIGN(a_, MakeEnd(active(), active_address()));
+    ASSERT_OK_AND_ASSIGN(b_, MakeEnd(passive(), passive_address()));
+    ASSERT_OK(ToInit(*a_));
+    ASSERT_OK(ToInit(*b_));
+    ASSERT_OK(ToRtr(*a_, *b_));
+    ASSERT_OK(ToRtr(*b_, *a_));
+    ASSERT_OK(ToRts(*a_, {.max_rd_atomic = 0}));
+    ASSERT_OK(ToRts(*b_));
+    FillPattern({a_->memory.data(), kBytes}, 1);
+    const Sge good = Local();
+    const Sge bad = Local(row.bytes);
+    std::vector<SendWr> wrs;
+    for (uint64_t id = 1; id <= 3; ++id) wrs.push_back(Wr(WrOpcode::kRdmaWrite, good));
+    wrs.push_back(Wr(row.opcode, bad));
+    wrs.push_back(Wr(WrOpcode::kRdmaWrite, good));
+    for (size_t i = 0; i < wrs.size(); ++i) wrs[i].wr_id = i + 1;
+    ASSERT_OK(a_->qp.PostSend(wrs));
+    for (uint64_t id = 1; id <= 3; ++id) ExpectWc(a_->cq, id);
+    ExpectWc(a_->cq, 4, row.status);
+    ExpectWc(a_->cq, 5, WcStatus::kWrFlushErr);
+    EXPECT_EQ(PatternMismatch({b_->memory.data() + kHalf, kBytes}, 1), std::nullopt);
+    EXPECT_EQ(StateOf(*a_), QpState::kErr);
+  }
+}
 
 TEST_P(ErrorsTest, WhatIsBehindAnErrorIsFlushedInOrder) {
   ASSERT_NO_FATAL_FAILURE(MakePair());

@@ -112,7 +112,7 @@ absl::Status ToRts(WiredEnd& end, const RtsOptions& options) {
     attr.timeout = kTimeoutCode;
     attr.retry_count = options.retry_count;
     attr.rnr_retry = options.rnr_retry;
-    attr.max_rd_atomic = 4;
+    attr.max_rd_atomic = options.max_rd_atomic;
   }
   return end.qp.Modify(attr);
 }

@@ -57,6 +57,7 @@ absl::Status ToInit(WiredEnd& end);
 // By `way` instead of WayTo(), if given.
 absl::Status ToRtr(WiredEnd& end, const WiredEnd& peer, const AddressHandleAttr* way = nullptr);
 struct RtsOptions {
+  uint8_t max_rd_atomic = 4;
   uint8_t rnr_retry = 7;
   uint8_t retry_count = 7;  // which rxe, unlike the specification, takes for ever
 };

@@ -204,6 +204,7 @@ class FakeQp final : public device::Qp {
     std::vector<device::Sge> sges;
     device::InlineData inline_data;
     const device::Ah* ah = nullptr;
+    device::WcStatus verdict = device::WcStatus::kSuccess;
   };
   struct Recv {
     uint64_t wr_id;
@@ -244,7 +245,8 @@ class FakeQp final : public device::Qp {
                      bytes,
                      {wr.sges.begin(), wr.sges.end()},
                      wr.inline_data,
-                     wr.ah});
+                     wr.ah,
+                     wr.verdict});
     if (state == device::QpState::kErr) {
       Flush();
     } else {
@@ -294,6 +296,12 @@ class FakeQp final : public device::Qp {
     uint32_t moved = 0;
     while (moved < budget && state == device::QpState::kRts && !sends.empty()) {
       const Send& send = sends.front();
+      if (send.verdict != device::WcStatus::kSuccess) {
+        CompleteSend(send.verdict);
+        state = device::QpState::kErr;
+        Flush();
+        break;
+      }
       const bool takes_receive = send.opcode <= device::WrOpcode::kSendWithInv;
       if (takes_receive) {
         if (peer == nullptr || peer->recvs.empty()) break;

@@ -131,6 +131,11 @@ PostResult Requester::Post(const device::SendWr& wr) noexcept {
   if (!in_error && !IsSending()) return PostResult::kWrongState;
   if (queue_.full()) return PostResult::kQueueFull;
 
+  if (wr.verdict != WcStatus::kSuccess) {
+    Enqueue(wr, wr.flags, 0, 1, wr.verdict);
+    return PostResult::kOk;
+  }
+
   uint8_t flags = wr.flags;
   if (qp_.init.signal_all) flags |= shm::kWorkSignaled;
   const bool is_inline = (flags & shm::kWorkInline) != 0;
@@ -179,13 +184,18 @@ PostResult Requester::Post(const device::SendWr& wr) noexcept {
   const auto length = static_cast<uint32_t>(length_bytes);
   const uint32_t mtu = std::max(qp_.mtu_bytes, 1u);  // a QP in kErr may never have had one
   const uint32_t packets = is_local ? 0 : length == 0 ? 1 : (length - 1) / mtu + 1;
-  queue_.Push(wr, flags, length, packets, verdict);
-  if (in_error) {
-    CompleteHead(WcStatus::kWrFlushErr);
-  } else {
-    qp_.Wake();
-  }
+  Enqueue(wr, flags, length, packets, verdict);
   return PostResult::kOk;
+}
+
+void Requester::Enqueue(const device::SendWr& wr, uint8_t flags, uint32_t length_bytes,
+                        uint32_t packets, WcStatus verdict) noexcept {
+  queue_.Push(wr, flags, length_bytes, packets, verdict);
+  if (IsSending()) {
+    qp_.Wake();
+  } else {
+    CompleteHead(WcStatus::kWrFlushErr);
+  }
 }
 
 SgeList Requester::LocalList(uint32_t index, uint32_t access) const noexcept {

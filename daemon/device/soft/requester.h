@@ -95,6 +95,8 @@ class Requester {
     return qp_.state() == device::QpState::kRts || qp_.state() == device::QpState::kSqd;
   }
   bool AllAnswered() const noexcept { return una_ == max_psn_; }
+  void Enqueue(const device::SendWr& wr, uint8_t flags, uint32_t length_bytes, uint32_t packets,
+               device::WcStatus verdict) noexcept;
   SgeList LocalList(uint32_t index, uint32_t access) const noexcept;
   uint64_t CostOf(const SendWqe& wqe, uint32_t first_packet, uint32_t end_packet) const noexcept;
   bool RunLocalOperation(TimeNs now, RunResult* result) noexcept;

@@ -94,6 +94,8 @@ class UdQp final : public device::Qp, public TransportQp {
   // ud_send.cc
   Target& TargetOf(uint32_t index) noexcept { return targets_[index & target_mask_]; }
   device::WcStatus Judge(const device::SendWr& wr, uint64_t length_bytes) const noexcept;
+  void Enqueue(const device::SendWr& wr, uint8_t flags, uint32_t length_bytes,
+               device::WcStatus verdict) noexcept;
   UdQp* LocalPeer(const Target& target) noexcept;
   SgeList SourceOf(uint32_t index) const noexcept {
     return {queue_.Sges(index), pd_id_, 0, queue_[index].is_inline()};

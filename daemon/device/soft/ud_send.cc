@@ -30,6 +30,10 @@ PostResult UdQp::PostSend(const device::SendWr& wr, TimeNs) noexcept {
   const bool in_error = state == QpState::kErr || state == QpState::kSqe;
   if (!in_error && state != QpState::kRts && state != QpState::kSqd) return PostResult::kWrongState;
   if (queue_.full()) return PostResult::kQueueFull;
+  if (wr.verdict != WcStatus::kSuccess) {
+    Enqueue(wr, wr.flags, 0, wr.verdict);
+    return PostResult::kOk;
+  }
   if (wr.opcode != WrOpcode::kSend && wr.opcode != WrOpcode::kSendWithImm) {
     return PostResult::kBadOpcode;
   }
@@ -52,13 +56,18 @@ PostResult UdQp::PostSend(const device::SendWr& wr, TimeNs) noexcept {
   } else {
     length_bytes = 0;
   }
-  queue_.Push(wr, flags, static_cast<uint32_t>(length_bytes), 1, verdict);
-  if (in_error) {
+  Enqueue(wr, flags, static_cast<uint32_t>(length_bytes), verdict);
+  return PostResult::kOk;
+}
+
+void UdQp::Enqueue(const device::SendWr& wr, uint8_t flags, uint32_t length_bytes,
+                   WcStatus verdict) noexcept {
+  queue_.Push(wr, flags, length_bytes, 1, verdict);
+  if (attr_.state == QpState::kErr || attr_.state == QpState::kSqe) {
     CompleteHead(WcStatus::kWrFlushErr);
   } else {
     core_.active.Push(active_);
   }
-  return PostResult::kOk;
 }
 
 // What is wrong with a WR, to be reported in its turn.

@@ -181,6 +181,12 @@ void VerbsDataPath::AppendSend(VerbsQp& qp, uint64_t number, const device::SendW
   ++batch_count_;
 }
 
+bool VerbsDataPath::SignalLast(const VerbsQp& qp) noexcept {
+  if (batch_qp_ != &qp || batch_count_ == 0) return false;
+  batch_wrs_[batch_count_ - 1].send_flags |= IBV_SEND_SIGNALED;
+  return true;
+}
+
 void VerbsDataPath::FlushSends() noexcept {
   VerbsQp* const qp = std::exchange(batch_qp_, nullptr);
   if (std::exchange(batch_count_, 0) == 0) return;

@@ -72,6 +72,9 @@ class VerbsDataPath final : public device::DataPath {
   // Takes a send that the QP has checked.
   void AppendSend(VerbsQp& qp, uint64_t number, const device::SendWr& wr, ibv_wr_opcode opcode,
                   unsigned int flags) noexcept;
+  // The last send of the QP's that is not posted yet will tell when it is done. False: there is
+  // none.
+  bool SignalLast(const VerbsQp& qp) noexcept;
   void FlushSends() noexcept;
 
   device::AsyncSink& sink() noexcept { return sink_; }

@@ -154,6 +154,7 @@ void VerbsQp::LeaveSrq(device::TimeNs now) noexcept {
 PostResult VerbsQp::CheckSend(const device::SendWr& wr) const noexcept {
   if (state_ < QpState::kRts) return PostResult::kWrongState;
   if (send_tail_ - send_head_ >= cap_.max_send_wr) return PostResult::kQueueFull;
+  if (wr.verdict != WcStatus::kSuccess) return PostResult::kOk;
   if (wr.sges.size() > cap_.max_send_sge) return PostResult::kTooManySges;
   uint64_t bytes = wr.inline_bytes;
   for (const device::Sge& sge : wr.sges) bytes += sge.length_bytes;
@@ -186,12 +187,14 @@ PostResult VerbsQp::PostSend(const device::SendWr& wr, device::TimeNs now) noexc
   if (binds || operation->posted == IBV_WR_LOCAL_INV) ++window_changes_;
   const bool signaled = (SendFlagsOf(wr, init_.signal_all) & IBV_SEND_SIGNALED) != 0;
   sends_[send_tail_ & send_mask_] = {wr.wr_id, operation->completed, binds ? wr.rkey : wr.imm_be,
-                                     bind_lkey, signaled};
+                                     bind_lkey, signaled, signaled};
   const uint32_t position = send_tail_++;
   if (context_->dead() || sends_drained_) {
     FinishSend(WcStatus::kWrFlushErr);
   } else if (sends_refused_) {
     // flushes with the others
+  } else if (wr.verdict != WcStatus::kSuccess) {
+    RefuseSend(position, wr.verdict, now);
   } else if (init_.type == device::QpType::kUd && wr.ah == nullptr) {
     RefuseSend(position, WcStatus::kWrFlushErr, now);
   } else if (binds && !CanBind(wr)) {
@@ -260,35 +263,42 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
 
 void VerbsQp::OnSendRefused(const ibv_send_wr& refused) noexcept {
   ibv_ah* const ah = init_.type == device::QpType::kUd ? refused.wr.ud.ah : nullptr;
-  MarkRefused(PositionOf(refused.wr_id), WcStatus::kLocQpOpErr, ah);
+  NoteRefused(PositionOf(refused.wr_id), WcStatus::kLocQpOpErr, ah);
 }
 
 void VerbsQp::RefuseSend(uint32_t position, WcStatus status, device::TimeNs now) noexcept {
+  // What is not posted yet can still be made to tell when it is done.
+  const bool is_told = context_->path().SignalLast(*this);
   context_->path().FlushSends();
   if (sends_refused_) return;  // one before it
+  if (is_told) sends_[(position - 1) & send_mask_].tells = true;
   // What the hardware says of those before it may have failed the QP already.
-  if (init_.type == device::QpType::kUd) context_->path().Drain(send_cq_, now);
-  MarkRefused(position, status, nullptr);
+  context_->path().Drain(send_cq_, now);
+  NoteRefused(position, status, nullptr);
   context_->path().Heat(send_cq_, now);
 }
 
-void VerbsQp::MarkRefused(uint32_t position, WcStatus status, ibv_ah* ah) noexcept {
+void VerbsQp::NoteRefused(uint32_t position, WcStatus status, ibv_ah* ah) noexcept {
   sends_refused_ = true;
   refused_ = send_head_ + ((position - send_head_) & kPositionMask);
   refused_status_ = status;
+  for (uint32_t at = refused_; at != send_head_ && !last_told_; --at) {
+    if (sends_[(at - 1) & send_mask_].tells) last_told_ = at - 1;
+  }
+  if (!last_told_) EndSends(ah);
+}
+
+void VerbsQp::EndSends(ibv_ah* ah) noexcept {
+  last_told_.reset();
   if (state_ != QpState::kErr) EnterError();
   ibv_send_wr mark{};
-  mark.wr_id = MakeWrNumber(slot_, WrKind::kDrained, position);
+  mark.wr_id = MakeWrNumber(slot_, WrKind::kDrained, refused_);
   mark.opcode = IBV_WR_SEND;
   mark.send_flags = IBV_SEND_SIGNALED;
   mark.wr.ud.ah = ah;
   ibv_send_wr* bad = nullptr;
-  const bool markable = init_.type != device::QpType::kUd || ah != nullptr;
-  if (markable && ibv_post_send(hw_, &mark, &bad) == 0) return;
-  for (uint32_t at = refused_; at != send_head_ && !last_signaled_; --at) {
-    if (sends_[(at - 1) & send_mask_].signaled) last_signaled_ = at - 1;
-  }
-  if (!last_signaled_) OnDrained();
+  const bool marks = send_head_ != refused_ && (can_mark() || ah != nullptr);
+  if (!marks || ibv_post_send(hw_, &mark, &bad) != 0) OnDrained();
 }
 
 void VerbsQp::EnterError() noexcept {
@@ -328,7 +338,10 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
   if (error != 0) return QpResult::kBadValue;
   if (!moves) return QpResult::kOk;
   state_ = attr.state;
-  if (attr.state == QpState::kErr) TakeOverRecvs(recv_tail_);
+  if (attr.state == QpState::kErr) {
+    TakeOverRecvs(recv_tail_);
+    if (last_told_ && can_mark()) EndSends(nullptr);
+  }
   if (attr.state == QpState::kReset) Forget();
   return QpResult::kOk;
 }
@@ -340,7 +353,7 @@ void VerbsQp::Forget() noexcept {
   send_head_ = send_tail_ = 0;
   recv_head_ = recv_tail_ = 0;
   sends_refused_ = sends_drained_ = recvs_are_ours_ = false;
-  last_signaled_.reset();
+  last_told_.reset();
   if (!active_) return;
   context_->path().RemoveQp(*this, slot_);
   slot_ = context_->path().AddQp(*this);

@@ -11,10 +11,11 @@
 //             that the hardware flushes: rxe's never hear of them.
 //   refused   the driver takes a WR of a batch not although it was checked (out of memory), or it
 //             is not for the driver (a bind of a window that is not there): the QP moves to the
-//             error state; what was posted before completes first, then the refused ones and all
-//             that follow, until the QP is reset. A *mark*, a send of our own behind those that
-//             the hardware has, tells when it is done with them; where none can be posted (a
-//             datagram without an address), the last of them that asked for a completion does.
+//             error state, once the last send before it that tells of its completion has done so;
+//             then the refused ones complete and all that follow, until the QP is reset. Sends
+//             behind that last one ask for no completion, so nobody hears whether they were sent
+//             or flushed. A *mark*, a send of our own behind them, tells when the hardware is
+//             done with them; a datagram without an address can have none.
 //   dead      the device is gone: everything flushes at once, and so does what is posted later.
 //
 // Thread: made and destroyed by control; everything else as device::Qp says. Owner: the session.
@@ -76,7 +77,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
     device::WcOpcode opcode;
     uint32_t key;        // kBindMw, kLocalInv
     uint32_t bind_lkey;  // kBindMw; 0: to nothing
-    bool signaled;
+    bool signaled;       // the application wants to hear that it is done
+    bool tells;          // the hardware says so
   };
 
   VerbsQp(std::shared_ptr<OpenContext> context, const device::QpInit& init,
@@ -90,14 +92,19 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   void Receive(uint64_t wr_id, const ibv_wc& wc) noexcept;
   // The send at `position`, the last one, is not for the hardware.
   void RefuseSend(uint32_t position, device::WcStatus status, device::TimeNs now) noexcept;
-  // `ah`: where a UD's mark would go; null: it has none.
-  void MarkRefused(uint32_t position, device::WcStatus status, ibv_ah* ah) noexcept;
+  // Ends the sends when those before it that tell are done. `ah`: see EndSends().
+  void NoteRefused(uint32_t position, device::WcStatus status, ibv_ah* ah) noexcept;
+  // The error state, and a mark behind what the hardware still has. `ah`: where a UD's mark would
+  // go; null: it has none.
+  void EndSends(ibv_ah* ah) noexcept;
   // Sends before `end` are done; all but perhaps the last one well.
   void SettleWindows(uint32_t end, bool last_succeeded) noexcept;
   void OnSendDone(uint32_t position, const ibv_wc& wc) noexcept;
   void OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept;
   // The hardware has no sends any more: the refused one fails, the rest flushes.
   void OnDrained() noexcept;
+  // Without an address, that is.
+  [[nodiscard]] bool can_mark() const noexcept { return init_.type != device::QpType::kUd; }
   // Moves the QP, hardware and all, to the error state.
   void EnterError() noexcept;
   // Receives from this position on are flushed here; the hardware does not get them.
@@ -139,7 +146,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   bool sends_refused_ = false;
   uint32_t refused_ = 0;  // the first one
   device::WcStatus refused_status_ = device::WcStatus::kLocQpOpErr;
-  std::optional<uint32_t> last_signaled_;  // before it, if there is no mark
+  std::optional<uint32_t> last_told_;  // the last before it that tells, and has not
   bool sends_drained_ = false;  // with sends_refused_: the hardware has none any more
   bool recvs_are_ours_ = false;
   uint32_t recvs_in_hardware_end_ = 0;  // with recvs_are_ours_: the hardware has those before

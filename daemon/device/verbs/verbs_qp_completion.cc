@@ -36,7 +36,7 @@ void VerbsQp::OnSendDone(uint32_t position, const ibv_wc& wc) noexcept {
   const uint32_t ahead = (position - send_head_) & kPositionMask;
   if (ahead >= send_tail_ - send_head_) return;  // done already; a driver at fault
   const uint32_t done = send_head_ + ahead;
-  const SendEntry& entry = sends_[done & send_mask_];
+  const SendEntry entry = sends_[done & send_mask_];
   Wc out{};
   out.wr_id = entry.wr_id;
   out.status = StatusOf(wc.status);
@@ -49,10 +49,13 @@ void VerbsQp::OnSendDone(uint32_t position, const ibv_wc& wc) noexcept {
   // Those before it were done without a completion.
   SettleWindows(done + 1, wc.status == IBV_WC_SUCCESS);
   send_head_ = done + 1;
-  send_cq_.sink().OnCompletion(out);
+  if (entry.signaled || wc.status != IBV_WC_SUCCESS) send_cq_.sink().OnCompletion(out);
   NoteStatus(wc.status);
-  // Also by one behind it, should the driver have forgotten it.
-  if (last_signaled_ && static_cast<int32_t>(done - *last_signaled_) >= 0) OnDrained();
+  if (!last_told_) return;
+  if (wc.status != IBV_WC_SUCCESS) refused_status_ = WcStatus::kWrFlushErr;
+  // Also by one behind it, should the driver have forgotten it. In error a mark is surer.
+  const bool is_last = static_cast<int32_t>(done - *last_told_) >= 0;
+  if (is_last || (wc.status != IBV_WC_SUCCESS && can_mark())) EndSends(nullptr);
 }
 
 void VerbsQp::OnRecvDone(uint32_t position, const ibv_wc& wc) noexcept {
@@ -135,7 +138,6 @@ void VerbsQp::FinishSend(WcStatus status) noexcept {
 
 void VerbsQp::OnDrained() noexcept {
   sends_drained_ = true;
-  last_signaled_.reset();
   const uint32_t left = send_tail_ - send_head_;
   if (refused_ - send_head_ < left) {
     for (uint32_t at = send_head_; at != refused_; ++at) {

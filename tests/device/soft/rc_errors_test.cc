@@ -249,6 +249,37 @@ TEST_P(RcErrors, ReadOnlyMemoryIsAGoodSource) {
   (*mr)->Deactivate(0);
 }
 
+// --- What the caller knows to be wrong ----------------------------------------------------------
+
+TEST_P(RcErrors, WhatIsUnderWayIsDoneBeforeASendWithAVerdictFails) {
+  Bed bed(Options());
+  bed.Fill(bed.a, 0, 12'000);
+  const device::Sge sge = bed.a.Sge(0, 4000);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    device::SendWr wr = bed.Wr(id, WrOpcode::kRdmaWrite, &sge, 4000 * (id - 1));
+    if (id == 3) wr.flags = 0;
+    ASSERT_EQ(bed.Post(bed.a, wr), PostResult::kOk);
+  }
+  device::SendWr bad{};
+  bad.wr_id = 4;
+  bad.verdict = WcStatus::kLocQpOpErr;
+  ASSERT_EQ(bed.Post(bed.a, bad), PostResult::kOk);
+  ASSERT_EQ(bed.Post(bed.a, bed.Wr(5, WrOpcode::kRdmaWrite, &sge)), PostResult::kOk);
+  ASSERT_TRUE(bed.Await(bed.a.sends, 4));
+  const std::pair<uint64_t, WcStatus> expected[] = {{1, WcStatus::kSuccess},
+                                                    {2, WcStatus::kSuccess},
+                                                    {4, WcStatus::kLocQpOpErr},
+                                                    {5, WcStatus::kWrFlushErr}};
+  for (size_t i = 0; i < std::size(expected); ++i) {
+    EXPECT_EQ(bed.a.sends.all[i].wr_id, expected[i].first);
+    EXPECT_EQ(bed.a.sends.all[i].status, expected[i].second);
+    EXPECT_EQ(bed.a.sends.all[i].wqe_count, expected[i].first);
+  }
+  EXPECT_EQ(bed.a.qp->Query().state, QpState::kErr);
+  ASSERT_EQ(bed.Post(bed.a, bad), PostResult::kOk);
+  EXPECT_EQ(bed.a.sends.all.back().status, WcStatus::kWrFlushErr) << "as any other, in error";
+}
+
 // --- Lengths ------------------------------------------------------------------------------------
 
 // A region of 4 GiB that is one page, mapped again and again: nothing of it is read or written.

@@ -192,6 +192,10 @@ const BadSend kBadSends[] = {
      [](UdBed&, device::SendWr& wr, device::Sge&, const device::Ah*) { wr.ah = nullptr; }},
     {"another PD's handle", WcStatus::kLocQpOpErr,
      [](UdBed&, device::SendWr& wr, device::Sge&, const device::Ah* foreign) { wr.ah = foreign; }},
+    {"the engine's verdict", WcStatus::kLocQpOpErr,
+     [](UdBed&, device::SendWr& wr, device::Sge&, const device::Ah*) {
+       wr.verdict = WcStatus::kLocQpOpErr;
+     }},
     {"key", WcStatus::kLocProtErr,
      [](UdBed&, device::SendWr&, device::Sge& sge, const device::Ah*) { ++sge.lkey; }},
 };

@@ -87,19 +87,72 @@ TEST_F(VerbsDataPathTest, ASendThatTheDriverRefusesFailsInItsPlaceAndTheRestFlus
   for (uint64_t id = 2; id <= 4; ++id) ASSERT_EQ(Send(id), PostResult::kOk);
   lib_.sends_taken = 2;
   Turn();
-  EXPECT_EQ(lib_.moves.back(), IBV_QPS_ERR);
-  ASSERT_EQ(lib_.sends.size(), 3u) << "two, and the mark behind them";
   ASSERT_EQ(Send(5), PostResult::kOk);
   Turn();
+  EXPECT_EQ(lib_.sends.size(), 2u);
+  EXPECT_EQ(lib_.moves.back(), IBV_QPS_RTS) << "the error state would flush the two";
   EXPECT_TRUE(sink_.Take().empty()) << "not before those that the hardware has";
-  lib_.Complete(lib_.sends[1].wr_id, IBV_WC_WR_FLUSH_ERR);
-  lib_.Complete(lib_.sends[2].wr_id, IBV_WC_WR_FLUSH_ERR);
+  lib_.Complete(lib_.sends[1].wr_id);
   Turn();
-  EXPECT_EQ(sink_.Take(), (Strings{"2:5:2", "3:2:3", "4:5:4", "5:5:5"}));
+  EXPECT_EQ(lib_.moves.back(), IBV_QPS_ERR);
+  EXPECT_EQ(sink_.Take(), (Strings{"2:0:2", "3:2:3", "4:5:4", "5:5:5"}));
   // Nothing is left that could flush what comes later, so that happens at once.
   ASSERT_EQ(Send(6), PostResult::kOk);
   ASSERT_EQ(Recv(7), PostResult::kOk);
   EXPECT_EQ(sink_.Take(), (Strings{"6:5:6", "7:5"}));
+}
+
+TEST_F(VerbsDataPathTest, ASendThatCannotBeExecutedFailsByNameOnceThoseBeforeItAreDone) {
+  MoveToRts();
+  ASSERT_EQ(Send(1), PostResult::kOk);
+  ASSERT_EQ(Send(2, 0), PostResult::kOk);
+  device::SendWr refused{};
+  refused.wr_id = 3;
+  refused.verdict = device::WcStatus::kLocLenErr;
+  ASSERT_EQ(qp_->PostSend(refused, now_), PostResult::kOk);
+  ASSERT_EQ(Send(4), PostResult::kOk);
+  Turn();
+  ASSERT_EQ(lib_.sends.size(), 2u);
+  EXPECT_NE(lib_.sends[1].flags & IBV_SEND_SIGNALED, 0u) << "or nobody would know that it is done";
+  lib_.Complete(lib_.sends[0].wr_id);
+  Turn();
+  EXPECT_EQ(lib_.moves.back(), IBV_QPS_RTS);
+  EXPECT_EQ(sink_.Take(), Strings{"1:0:1"});
+  lib_.Complete(lib_.sends[1].wr_id);
+  Turn();
+  EXPECT_EQ(lib_.moves.back(), IBV_QPS_ERR);
+  EXPECT_EQ(sink_.Take(), (Strings{"3:1:3", "4:5:4"})) << "the second was not asked for";
+}
+
+// Sends that were posted long ago and will not tell.
+TEST_F(VerbsDataPathTest, AMarkTellsThatTheHardwareIsDoneWithThoseThatDoNotTell) {
+  MoveToRts();
+  ASSERT_EQ(Send(1, 0), PostResult::kOk);
+  Turn();
+  device::SendWr refused{};
+  refused.wr_id = 2;
+  refused.verdict = device::WcStatus::kLocQpOpErr;
+  ASSERT_EQ(qp_->PostSend(refused, now_), PostResult::kOk);
+  EXPECT_EQ(lib_.moves.back(), IBV_QPS_ERR);
+  ASSERT_EQ(lib_.sends.size(), 2u) << "the mark";
+  EXPECT_TRUE(sink_.Take().empty());
+  lib_.Complete(lib_.sends[1].wr_id, IBV_WC_WR_FLUSH_ERR);
+  Turn();
+  EXPECT_EQ(sink_.Take(), Strings{"2:2:2"});
+}
+
+TEST_F(VerbsDataPathTest, ARefusedSendFlushesIfOneBeforeItFails) {
+  MoveToRts();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(Send(id), PostResult::kOk);
+  lib_.sends_taken = 2;
+  Turn();
+  lib_.Complete(lib_.sends[0].wr_id, IBV_WC_RETRY_EXC_ERR);
+  Turn();
+  ASSERT_EQ(lib_.sends.size(), 3u) << "two, and the mark behind them";
+  lib_.Complete(lib_.sends[1].wr_id, IBV_WC_WR_FLUSH_ERR);
+  lib_.Complete(lib_.sends[2].wr_id, IBV_WC_WR_FLUSH_ERR);
+  Turn();
+  EXPECT_EQ(sink_.Take(), (Strings{"1:12:1", "2:5:2", "3:5:3", "4:5:4"}));
 }
 
 TEST_F(VerbsDataPathTest, ASignaledSendThatTheDriverForgetsIsFlushedInItsPlace) {
@@ -110,6 +163,7 @@ TEST_F(VerbsDataPathTest, ASignaledSendThatTheDriverForgetsIsFlushedInItsPlace) 
   ASSERT_EQ(Send(4), PostResult::kOk);
   lib_.sends_taken = 3;
   Turn();
+  Move(QpState::kErr);
   ASSERT_EQ(lib_.sends.size(), 4u) << "three, and the mark behind them";
   lib_.Complete(lib_.sends[3].wr_id, IBV_WC_WR_FLUSH_ERR);
   Turn();
