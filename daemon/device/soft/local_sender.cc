@@ -261,8 +261,7 @@ LocalSender::Step LocalSender::Refused(Finding finding, SoftQp& peer, TimeNs now
   if (!qp_.reliable()) {
     active_ = false;
     requester_.FinishHeadLocally();
-    peer.responder().DropMessage(finding);
-    if (finding == Finding::kReceiveBroken) peer.EnterError(now);
+    if (peer.responder().DropMessage(finding)) peer.EnterError(now);
     return Step::kNext;
   }
   peer.responder().FailReceive(finding);

@@ -74,8 +74,8 @@ class Responder {
   }
   bool local_message() const noexcept { return local_message_; }
   void BeginLocalMessage() noexcept;
-  // UC: the message in progress comes to nothing.
-  void DropMessage(Finding finding) noexcept;
+  // UC: the message in progress comes to nothing. True if the QP is to end.
+  bool DropMessage(Finding finding) noexcept;
   // A SEND may invalidate that key.
   bool MayInvalidate(uint32_t rkey) const noexcept {
     return qp_.core.mrs.MayInvalidate(rkey, qp_.key_scope);

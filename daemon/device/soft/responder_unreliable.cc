@@ -2,7 +2,9 @@
 //
 // PSNs only tell whether a message is whole. Any packet that begins one is taken, whatever its PSN;
 // the others must follow the one before. Source: IBTA vol. 1, Transport Layer, "Unreliable
-// Connected": errors of the peer drop the message, errors of this side end the QP.
+// Connected": errors of the peer drop the message, errors of this side end the QP. A message that
+// is longer than its receive is the peer's error, and the receive stays where it is; but one of an
+// SRQ cannot be put back, so it completes with kLocLenErr and the QP is in error (see ud_qp.h).
 #include "daemon/device/soft/responder.h"
 
 namespace rdmad::soft {
@@ -32,14 +34,17 @@ bool Responder::OnUnreliableRequest(const PacketView& packet) noexcept {
   return failing_;
 }
 
-void Responder::DropMessage(Finding finding) noexcept {
+bool Responder::DropMessage(Finding finding) noexcept {
   message_ = Message::kNone;
   local_message_ = false;
   Count(qp_.core.counters.drop_refused);
-  if (finding != Finding::kReceiveBroken) return;
+  const bool ends_qp = finding == Finding::kReceiveBroken ||
+                       (finding == Finding::kReceiveTooShort && qp_.srq != nullptr);
+  if (!ends_qp) return false;
   FailReceive(finding);
   failing_ = true;
   failure_ = finding;
+  return true;
 }
 
 }  // namespace rdmad::soft

@@ -267,6 +267,29 @@ TEST_P(UcQp, AReceiveWithABadKeyEndsTheReceiverAlone) {
   EXPECT_EQ(bed.b.receives.all[1].status, WcStatus::kWrFlushErr);
 }
 
+// It was everybody's, and cannot be put back.
+TEST_P(UcQp, AReceiveOfAnSrqThatIsTooShortEndsTheReceiver) {
+  for (const uint32_t bytes : {65u, 10'000u}) {
+    SCOPED_TRACE(bytes);
+    BedOptions options = Options();
+    options.srq_wr = 4;
+    Bed bed(options);
+    ASSERT_EQ(bed.PostRecv(bed.b, 7, 0, 64), PostResult::kOk);
+    ASSERT_EQ(bed.PostRecv(bed.b, 8, 0, 64), PostResult::kOk);
+    const std::vector<std::byte> before = bed.b.memory;
+    const device::Sge sge = bed.a.Sge(0, bytes);
+    ASSERT_EQ(bed.Post(bed.a, bed.Wr(1, WrOpcode::kSend, &sge)), PostResult::kOk);
+    bed.network.RunUntilQuiet();
+    EXPECT_EQ(bed.a.sends.all.at(0).status, WcStatus::kSuccess);
+    EXPECT_EQ(bed.a.qp->Query().state, QpState::kRts);
+    EXPECT_EQ(bed.b.qp->Query().state, QpState::kErr);
+    ASSERT_EQ(bed.b.receives.all.size(), 1u) << "the other is still the SRQ's";
+    EXPECT_EQ(bed.b.receives.all[0].wr_id, 7u);
+    EXPECT_EQ(bed.b.receives.all[0].status, WcStatus::kLocLenErr);
+    EXPECT_TRUE(bed.b.memory == before);
+  }
+}
+
 TEST_P(UcQp, APeerThatIsNotThereIsNoError) {
   Bed bed(Options());
   ASSERT_EQ(bed.MoveTo(bed.b, QpState::kReset), QpResult::kOk);
