@@ -34,6 +34,7 @@ v1::QpAttr ToProto(const QpAttr& attr) {
   proto.set_timeout(attr.timeout);
   proto.set_retry_count(attr.retry_count);
   proto.set_rnr_retry(attr.rnr_retry);
+  proto.set_en_sqd_async_notify(attr.en_sqd_async_notify);
   return proto;
 }
 
@@ -61,6 +62,8 @@ QpAttr FromProto(const v1::QpAttr& proto) {
   attr.timeout = static_cast<uint8_t>(proto.timeout());
   attr.retry_count = static_cast<uint8_t>(proto.retry_count());
   attr.rnr_retry = static_cast<uint8_t>(proto.rnr_retry());
+  attr.en_sqd_async_notify = proto.en_sqd_async_notify();
+  attr.sq_draining = proto.sq_draining();
   return attr;
 }
 

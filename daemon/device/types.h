@@ -152,6 +152,7 @@ enum class AsyncEventType : uint32_t {  // ibv_event_type
 enum QpAttrMask : uint32_t {
   kQpAttrState = 1 << 0,
   kQpAttrCurState = 1 << 1,
+  kQpAttrEnSqdAsyncNotify = 1 << 2,
   kQpAttrAccessFlags = 1 << 3,
   kQpAttrPkeyIndex = 1 << 4,
   kQpAttrPort = 1 << 5,
@@ -170,9 +171,9 @@ enum QpAttrMask : uint32_t {
 };
 // Those that RoCE knows; others (alternate paths, path migration) are refused.
 inline constexpr uint32_t kQpAttrAll =
-    kQpAttrState | kQpAttrCurState | kQpAttrAccessFlags | kQpAttrPkeyIndex | kQpAttrPort | kQpAttrQkey | kQpAttrAv |
-    kQpAttrPathMtu | kQpAttrTimeout | kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrRqPsn | kQpAttrMaxQpRdAtomic |
-    kQpAttrMinRnrTimer | kQpAttrSqPsn | kQpAttrMaxDestRdAtomic | kQpAttrDestQpn;
+    kQpAttrState | kQpAttrCurState | kQpAttrEnSqdAsyncNotify | kQpAttrAccessFlags | kQpAttrPkeyIndex | kQpAttrPort |
+    kQpAttrQkey | kQpAttrAv | kQpAttrPathMtu | kQpAttrTimeout | kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrRqPsn |
+    kQpAttrMaxQpRdAtomic | kQpAttrMinRnrTimer | kQpAttrSqPsn | kQpAttrMaxDestRdAtomic | kQpAttrDestQpn;
 
 // ibv_ah_attr: the peer's address and which of the device's own addresses to send from. On RoCE the first five are all
 // there is; on InfiniBand `dest` is the peer's GID, and the LID fields count.
@@ -208,6 +209,8 @@ struct QpAttr {
   uint8_t timeout = 0;     // 4.096 us * 2^timeout; 0: wait for ever
   uint8_t retry_count = 0;
   uint8_t rnr_retry = 0;   // 7: for ever
+  bool en_sqd_async_notify = false;  // into kSqd: kSqDrained is wanted
+  bool sq_draining = false;          // query: in kSqd, what had begun is not done
 };
 
 // Outcome of a modify, in the terms of ibv_modify_qp: everything but kOk is EINVAL and changes nothing.

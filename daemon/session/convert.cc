@@ -133,6 +133,7 @@ absl::StatusOr<QpAttr> FromMessage(const v1::QpAttr& message, uint32_t mask) {
   }
   attr.qkey = message.qkey();
   attr.access_flags = message.access_flags();
+  attr.en_sqd_async_notify = message.en_sqd_async_notify();
   struct Field {
     uint32_t bit;
     const char* name;
@@ -241,6 +242,8 @@ void ToMessage(const QpAttr& attr, v1::QpAttr* message) {
   message->set_timeout(attr.timeout);
   message->set_retry_count(attr.retry_count);
   message->set_rnr_retry(attr.rnr_retry);
+  message->set_en_sqd_async_notify(attr.en_sqd_async_notify);
+  message->set_sq_draining(attr.sq_draining);
 }
 
 void ToMessage(const device::QpCap& cap, v1::QpCap* message) {

@@ -86,6 +86,10 @@ TEST_P(AsyncEventsTest, DataThatComesBeforeRtsEstablishesTheCommunication) {
 TEST_P(AsyncEventsTest, TheSendQueueIsDrainedWhenWhatHadBegunIsDone) {
   // Seen, without a look at whose fault the second is.
   if (OnVerbs()) GTEST_SKIP() << "on rxe the event comes too early, and a completion does not come";
+  QpAttr drain;
+  drain.mask = kQpAttrState | kQpAttrEnSqdAsyncNotify;
+  drain.state = QpState::kSqd;
+  drain.en_sqd_async_notify = true;
   for (const QpType type : {QpType::kRc, QpType::kUc}) {
     SCOPED_TRACE(static_cast<int>(type));
     ASSERT_NO_FATAL_FAILURE(MakePair({.type = type}));
@@ -93,16 +97,18 @@ TEST_P(AsyncEventsTest, TheSendQueueIsDrainedWhenWhatHadBegunIsDone) {
       ASSERT_OK(b_->qp.PostSend(1, b_->memory.data(), 100, &b_->region, kSendSignaled));
       // It has begun, and waits for a receive.
       EXPECT_FALSE(WaitForWc(b_->cq, absl::Milliseconds(20)).ok());
-      ASSERT_OK(MoveTo(*b_, QpState::kSqd));
+      ASSERT_OK(b_->qp.Modify(drain));
+      EXPECT_TRUE(b_->qp.Query()->sq_draining);
       ExpectNothing(passive());
       ASSERT_OK(a_->PostRecv(2, 0, kHalf));
       ExpectWc(a_->cq, 2);
       ExpectWc(b_->cq, 1);
     } else {
-      ASSERT_OK(MoveTo(*b_, QpState::kSqd));
+      ASSERT_OK(b_->qp.Modify(drain));
     }
     ExpectOfB(kAsyncSqDrained);
     EXPECT_EQ(b_->qp.Query()->state, QpState::kSqd);
+    EXPECT_FALSE(b_->qp.Query()->sq_draining);
     // Sends wait, receives do not.
     ASSERT_OK(a_->PostRecv(3, 0, kHalf));
     ASSERT_OK(b_->qp.PostSend(4, b_->memory.data(), 100, &b_->region, kSendSignaled));

@@ -172,8 +172,9 @@ void End::StartDrain(TimeNs now) {
   draining_ = true;
   drained_ = false;
   QpAttr attr;
-  attr.mask = kQpAttrState;
+  attr.mask = kQpAttrState | device::kQpAttrEnSqdAsyncNotify;
   attr.state = QpState::kSqd;
+  attr.en_sqd_async_notify = true;
   if (qp_->Modify(attr, now) != QpResult::kOk) Blame("to sqd refused");
 }
 

@@ -177,6 +177,15 @@ class Bed {
     return endpoint.qp->Modify(attr, network.now());
   }
 
+  // To kSqd, which is to be told of.
+  device::QpResult Drain(Endpoint& endpoint) {
+    device::QpAttr attr;
+    attr.mask = device::kQpAttrState | device::kQpAttrEnSqdAsyncNotify;
+    attr.state = device::QpState::kSqd;
+    attr.en_sqd_async_notify = true;
+    return endpoint.qp->Modify(attr, network.now());
+  }
+
   // A signaled WR of `opcode` with one SGE; the caller changes what he wants otherwise.
   device::SendWr Wr(uint64_t wr_id, device::WrOpcode opcode, const device::Sge* sge,
                     uint64_t remote_offset = 0) {

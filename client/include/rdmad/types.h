@@ -209,6 +209,7 @@ struct AddressHandleAttr {
 enum QpAttrMask : uint32_t {
   kQpAttrState = 1 << 0,
   kQpAttrCurState = 1 << 1,
+  kQpAttrEnSqdAsyncNotify = 1 << 2,
   kQpAttrAccessFlags = 1 << 3,
   kQpAttrPkeyIndex = 1 << 4,
   kQpAttrPort = 1 << 5,
@@ -246,6 +247,8 @@ struct QpAttr {
   uint8_t timeout = 0;
   uint8_t retry_count = 0;
   uint8_t rnr_retry = 0;
+  bool en_sqd_async_notify = false;  // with Rts to Sqd: GetAsyncEvent is to tell of kAsyncSqDrained
+  bool sq_draining = false;          // of a query in state Sqd: what had begun is not done
 };
 
 struct Gid {

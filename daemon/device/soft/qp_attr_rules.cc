@@ -81,7 +81,7 @@ std::optional<Rule> RuleFor(QpType type, QpState from, QpState to) noexcept {
       return std::nullopt;
     case QpState::kRts:
       if (to == QpState::kRts) return rules.rts_to_rts;
-      if (to == QpState::kSqd) return Rule{};
+      if (to == QpState::kSqd) return Rule{.optional = kQpAttrEnSqdAsyncNotify};
       return std::nullopt;
     case QpState::kSqd:
       if (to == QpState::kRts) return rules.rts_to_rts;

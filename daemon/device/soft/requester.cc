@@ -70,7 +70,7 @@ void Requester::Reset() noexcept {
   attempt_ = probes_ = 0;
   deadline_ = probe_at_ = kNever;
   rnr_until_ = 0;
-  drain_reported_ = true;
+  draining_ = false;
 }
 
 void Requester::Flush() noexcept {
@@ -309,10 +309,10 @@ void Requester::OnSent(const Position& before, const Position& after, TimeNs now
 }
 
 void Requester::CheckDrained() noexcept {
-  if (drain_reported_ || qp_.state() != QpState::kSqd) return;
+  if (!draining_ || qp_.state() != QpState::kSqd) return;
   if (!AllAnswered() || next_.packet != 0 || local_.in_progress()) return;
-  drain_reported_ = true;
-  qp_.Raise(device::AsyncEventType::kSqDrained);
+  draining_ = false;
+  if (qp_.attr.en_sqd_async_notify) qp_.Raise(device::AsyncEventType::kSqDrained);
 }
 
 }  // namespace rdmad::soft

@@ -59,9 +59,11 @@ class Requester {
   bool OnCongestion() noexcept;
   // The peer on the same transport has posted a receive that this QP waits for.
   bool CutRnrWaitShort() noexcept;
-  // Raises kSqDrained if the state is kSqd and nothing is in flight; once per drain.
+  // Ends the drain if the state is kSqd and nothing is in flight; raises kSqDrained if that was
+  // asked for.
   void CheckDrained() noexcept;
-  void StartDrain() noexcept { drain_reported_ = false; }
+  void StartDrain() noexcept { draining_ = true; }
+  bool draining() const noexcept { return draining_; }
 
   wire::Psn next_psn() const noexcept { return max_psn_; }
   const LocalSender& local() const noexcept { return local_; }
@@ -175,7 +177,7 @@ class Requester {
   wire::Psn sample_psn_;    // round trip being measured
   TimeNs sample_sent_at_ = 0;
   bool sampling_ = false;
-  bool drain_reported_ = true;
+  bool draining_ = false;
 };
 
 }  // namespace rdmad::soft

@@ -164,6 +164,9 @@ void SoftQp::Apply(const QpAttr& attr) noexcept {
   if (named(kQpAttrSqPsn)) own.sq_psn = attr.sq_psn;
   if (named(kQpAttrMaxDestRdAtomic)) own.max_dest_rd_atomic = attr.max_dest_rd_atomic;
   if (named(kQpAttrDestQpn)) own.dest_qpn = attr.dest_qpn;
+  if (named(kQpAttrState) && own.state != QpState::kSqd) {
+    own.en_sqd_async_notify = named(kQpAttrEnSqdAsyncNotify) && attr.en_sqd_async_notify;
+  }
 }
 
 // The one place where the state changes: leaves the old one and enters `next`.
@@ -226,6 +229,7 @@ void SoftQp::EnterSendError(TimeNs now) noexcept {
 QpAttr SoftQp::Query() const noexcept {
   QpAttr attr = context_.attr;
   attr.current_state = attr.state;
+  attr.sq_draining = attr.state == QpState::kSqd && requester_.draining();
   const bool receives = attr.state >= QpState::kRtr;
   const bool sends = attr.state >= QpState::kRts;
   if (receives) attr.rq_psn = responder_.expected_psn().value();

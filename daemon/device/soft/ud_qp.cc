@@ -86,7 +86,12 @@ QpResult UdQp::Modify(const QpAttr& attr, TimeNs) noexcept {
   if ((attr.mask & kQpAttrPkeyIndex) != 0) attr_.pkey_index = attr.pkey_index;
   if ((attr.mask & kQpAttrPort) != 0) attr_.port = attr.port;
   if ((attr.mask & kQpAttrSqPsn) != 0) attr_.sq_psn = attr.sq_psn;
-  if ((attr.mask & kQpAttrState) != 0) MoveTo(attr.state);
+  if ((attr.mask & kQpAttrState) == 0) return QpResult::kOk;
+  if (attr_.state != QpState::kSqd) {
+    attr_.en_sqd_async_notify =
+        (attr.mask & kQpAttrEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify;
+  }
+  MoveTo(attr.state);
   return QpResult::kOk;
 }
 
@@ -102,7 +107,7 @@ void UdQp::MoveTo(QpState next) noexcept {
       receives_.Clear();
       next_psn_ = {};
       done_count_ = 0;
-      drain_reported_ = true;
+      draining_ = false;
       break;
     case QpState::kInit:
     case QpState::kRtr:
@@ -115,7 +120,7 @@ void UdQp::MoveTo(QpState next) noexcept {
       core_.active.Push(active_);
       break;
     case QpState::kSqd:
-      if (previous != QpState::kSqd) drain_reported_ = false;
+      if (previous != QpState::kSqd) draining_ = true;
       core_.active.Push(active_);
       break;
     case QpState::kSqe:
@@ -136,6 +141,7 @@ void UdQp::MoveTo(QpState next) noexcept {
 QpAttr UdQp::Query() const noexcept {
   QpAttr attr = attr_;
   attr.current_state = attr.state;
+  attr.sq_draining = attr.state == QpState::kSqd && draining_;
   if (attr.state >= QpState::kRts) attr.sq_psn = next_psn_.value();
   return attr;
 }

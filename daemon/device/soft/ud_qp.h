@@ -133,7 +133,7 @@ class UdQp final : public device::Qp, public TransportQp {
   const std::unique_ptr<Target[]> targets_;  // beside the queue's WRs
   wire::Psn next_psn_;
   uint32_t done_count_ = 0;  // Wc::wqe_count
-  bool drain_reported_ = true;
+  bool draining_ = false;
 
   // The last address that LocalPeer() looked up.
   IpAddress looked_up_;

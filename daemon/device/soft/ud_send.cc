@@ -224,8 +224,9 @@ void UdQp::FlushSends() noexcept {
 
 // Nothing is ever in flight.
 void UdQp::CheckDrained() noexcept {
-  if (drain_reported_ || attr_.state != QpState::kSqd) return;
-  drain_reported_ = true;
+  if (!draining_ || attr_.state != QpState::kSqd) return;
+  draining_ = false;
+  if (!attr_.en_sqd_async_notify) return;
   core_.async->OnAsyncEvent({device::AsyncEventType::kSqDrained, init_.owner_token, qpn_});
 }
 

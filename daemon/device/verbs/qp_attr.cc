@@ -9,6 +9,7 @@ namespace {
 using device::QpAttr;
 
 static_assert(uint32_t{device::kQpAttrAv} == uint32_t{IBV_QP_AV} &&
+              uint32_t{device::kQpAttrEnSqdAsyncNotify} == uint32_t{IBV_QP_EN_SQD_ASYNC_NOTIFY} &&
               uint32_t{device::kQpAttrDestQpn} == uint32_t{IBV_QP_DEST_QPN} &&
               uint32_t{device::kQpAttrMinRnrTimer} == uint32_t{IBV_QP_MIN_RNR_TIMER} &&
               uint32_t{device::kQpAttrMaxDestRdAtomic} == uint32_t{IBV_QP_MAX_DEST_RD_ATOMIC});
@@ -69,6 +70,8 @@ QpAttr FromIbv(const ibv_qp_attr& attr, uint32_t mask) noexcept {
   out.timeout = attr.timeout;
   out.retry_count = attr.retry_cnt;
   out.rnr_retry = attr.rnr_retry;
+  out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
+  out.sq_draining = attr.sq_draining != 0;
   return out;
 }
 
@@ -91,6 +94,7 @@ void ToIbv(const QpAttr& attr, uint8_t port, ibv_qp_attr* out, int* mask) noexce
   out->timeout = attr.timeout;
   out->retry_cnt = attr.retry_count;
   out->rnr_retry = attr.rnr_retry;
+  out->en_sqd_async_notify = attr.en_sqd_async_notify ? 1 : 0;
   *mask = static_cast<int>(attr.mask & device::kQpAttrAll);
 }
 

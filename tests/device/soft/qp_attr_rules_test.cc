@@ -93,6 +93,17 @@ TEST(QpAttrRules, AttributesThatDoNotBelongAreRefused) {
       QpResult::kExtraAttr);
 }
 
+TEST(QpAttrRules, WhoeverDrainsMayAskToBeToldAndNobodyElse) {
+  for (const QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
+    EXPECT_EQ(CheckModify(type, QpState::kRts, GoodValues(kQpAttrEnSqdAsyncNotify, QpState::kSqd)),
+              QpResult::kOk);
+    for (const QpState from : {QpState::kRts, QpState::kSqd}) {
+      EXPECT_EQ(CheckModify(type, from, GoodValues(kQpAttrEnSqdAsyncNotify, QpState::kRts)),
+                QpResult::kExtraAttr);
+    }
+  }
+}
+
 TEST(QpAttrRules, UcAndUdNeedWhatTheyUse) {
   EXPECT_EQ(CheckModify(QpType::kUd, QpState::kReset,
                         GoodValues(kQpAttrPkeyIndex | kQpAttrPort | kQpAttrQkey, QpState::kInit)),

@@ -150,14 +150,37 @@ TEST(SoftQpStates, DrainFinishesWhatHasBegunAndStartsNothing) {
     ASSERT_EQ(bed.Post(bed.a, bed.Wr(i, WrOpcode::kRdmaWrite, &sge)), PostResult::kOk);
   }
   bed.network.Step();
-  ASSERT_EQ(bed.MoveTo(bed.a, QpState::kSqd), QpResult::kOk);
+  EXPECT_FALSE(bed.a.qp->Query().sq_draining);
+  ASSERT_EQ(bed.Drain(bed.a), QpResult::kOk);
   EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), 0u);
+  EXPECT_TRUE(bed.a.qp->Query().sq_draining);
   bed.network.RunUntilQuiet();
   EXPECT_EQ(bed.a.sends.all.size(), 1u);
+  EXPECT_FALSE(bed.a.qp->Query().sq_draining);
   EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), 1u);
   ASSERT_EQ(bed.MoveTo(bed.a, QpState::kRts), QpResult::kOk);
   ASSERT_TRUE(bed.Await(bed.a.sends, 3));
   EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), 1u);
+}
+
+TEST(SoftQpStates, ADrainIsToldOfOnlyIfThatWasAskedFor) {
+  for (const bool value : {false, true}) {
+    Bed bed;
+    ASSERT_EQ(bed.MoveTo(bed.a, QpState::kSqd), QpResult::kOk);
+    bed.network.RunUntilQuiet();
+    ASSERT_EQ(bed.MoveTo(bed.a, QpState::kRts), QpResult::kOk);
+    device::QpAttr attr;
+    attr.mask = device::kQpAttrState | device::kQpAttrEnSqdAsyncNotify;
+    attr.state = QpState::kSqd;
+    attr.en_sqd_async_notify = value;
+    ASSERT_EQ(bed.a.qp->Modify(attr, bed.network.now()), QpResult::kOk);
+    bed.network.RunUntilQuiet();
+    EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), value ? 1u : 0u);
+    ASSERT_EQ(bed.MoveTo(bed.a, QpState::kRts), QpResult::kOk);
+    ASSERT_EQ(bed.MoveTo(bed.a, QpState::kSqd), QpResult::kOk);
+    bed.network.RunUntilQuiet();
+    EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), value ? 1u : 0u) << "not for good";
+  }
 }
 
 TEST(SoftQpStates, IllegalModifyChangesNothing) {

@@ -382,7 +382,7 @@ TEST_P(UcQp, AMessageUnderWayIsSentWholeBeforeTheQueueIsDrained) {
   PostWrite(bed, 2, 8);
   bed.a.transport->DoWork(bed.network.now());
   ASSERT_TRUE(bed.a.sends.all.empty());
-  ASSERT_EQ(bed.MoveTo(bed.a, QpState::kSqd), QpResult::kOk);
+  ASSERT_EQ(bed.Drain(bed.a), QpResult::kOk);
   bed.network.RunUntilQuiet();
   ASSERT_EQ(bed.a.sends.all.size(), 1u);
   EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), 1u);

@@ -287,6 +287,14 @@ TEST_P(UdTest, DrainingKeepsWhatIsPostedAndSaysSo) {
   bed.ToRts(bed.b);
   ASSERT_EQ(bed.Recv(1, 0, 500), PostResult::kOk);
   bed.Move(bed.a, QpState::kSqd);
+  bed.network.RunUntilQuiet();
+  EXPECT_EQ(bed.a.events->Count(AsyncEventType::kSqDrained), 0u) << "nobody has asked";
+  bed.Move(bed.a, QpState::kRts);
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrEnSqdAsyncNotify;
+  attr.state = QpState::kSqd;
+  attr.en_sqd_async_notify = true;
+  ASSERT_EQ(bed.a.qp->Modify(attr, bed.network.now()), device::QpResult::kOk);
   ASSERT_EQ(bed.Send(1, 10), PostResult::kOk);
   bed.network.RunUntilQuiet();
   EXPECT_TRUE(bed.a.sends.all.empty());

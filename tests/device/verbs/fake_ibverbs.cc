@@ -293,6 +293,7 @@ int ibv_modify_qp(ibv_qp*, ibv_qp_attr* attr, int mask) {
   FakeIbverbs& fake = FakeIbverbs::Get();
   if (fake.modify_error != 0) return fake.modify_error;
   fake.last_modify = *attr;
+  fake.last_mask = mask;
   if ((mask & IBV_QP_STATE) != 0) fake.moves.push_back(attr->qp_state);
   return 0;
 }

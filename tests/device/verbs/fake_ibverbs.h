@@ -54,6 +54,7 @@ class FakeIbverbs {
   uint32_t max_send_sge = 0;  // that the QP was made with
   std::vector<ibv_qp_state> moves;
   ibv_qp_attr last_modify{};
+  int last_mask = 0;
   std::optional<ibv_qp_state> entered;  // by the hardware itself, without having been told to
   int modify_error = 0;
   int arms = 0;

@@ -170,6 +170,17 @@ TEST_F(VerbsDataPathTest, ASignaledSendThatTheDriverForgetsIsFlushedInItsPlace) 
   EXPECT_EQ(sink_.Take(), (Strings{"2:5:2", "4:2:4"}));
 }
 
+TEST_F(VerbsDataPathTest, TheHardwareIsAskedToTellThatTheQueueIsDrained) {
+  MoveToRts();
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrEnSqdAsyncNotify;
+  attr.state = QpState::kSqd;
+  attr.en_sqd_async_notify = true;
+  ASSERT_EQ(qp_->Modify(attr, now_), device::QpResult::kOk);
+  EXPECT_EQ(lib_.last_mask, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY);
+  EXPECT_EQ(lib_.last_modify.en_sqd_async_notify, 1);
+}
+
 // rxe's receive queue is read by nobody once the QP is in error.
 TEST_F(VerbsDataPathTest, ReceivesPostedInErrorFlushBehindTheHardwares) {
   MoveToRts();
