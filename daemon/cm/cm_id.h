@@ -91,7 +91,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void Accept(device::ConnParam param, Done done);
   absl::Status Reject(std::span<const uint8_t> private_data);
   absl::Status Establish();
-  // Succeeds also if there is no connection any more. Says whether an event is still to come that ends it.
+  // Succeeds also if there is no connection any more. Says whether an event that ends it is still to
+  // come.
   void Disconnect(std::function<void(absl::StatusOr<bool>)> done);
   // rdma_notify: `event` as in ibv_event_type. Only COMM_EST is known.
   absl::Status Notify(uint32_t event);

@@ -123,7 +123,8 @@ TEST_F(SdkCmTest, SynchronousConnectTellsOfTheRejectionAndKeepsItsEvent) {
   EXPECT_EQ(id->event()->param().private_data[7], 8);
 }
 
-// As with ibverbs: the QP is in ERR, so posts are taken and flushed, and disconnecting is no more than cleaning up.
+// As with ibverbs: the QP is in ERR, so posts are taken and flushed, and disconnecting is no more
+// than cleaning up.
 TEST_F(SdkCmTest, ARejectedConnectionCanBePostedToAndDisconnected) {
   ASSERT_OK_AND_ASSIGN(const auto listener, CmId::CreateEp(*client_, Passive()));
   ASSERT_OK(listener->Listen());

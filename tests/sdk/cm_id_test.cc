@@ -175,7 +175,7 @@ TEST_F(CmIdTest, PostsAreTakenAfterADisconnect) {
   ASSERT_TRUE(id->CreateQp(nullptr, {}).ok());
   daemon_.SendEvent(EventOf(id->handle(), CmEventType::kUnreachable));
   ASSERT_TRUE(channel_->GetEvent().ok());
-  EXPECT_FALSE(id->qp().PostSend(1, nullptr, 0, nullptr, 0).ok()) << "that moves no QP, as in librdmacm";
+  EXPECT_FALSE(id->qp().PostSend(1, nullptr, 0, nullptr, 0).ok()) << "that moves no QP";
   daemon_.SetConnectionsOver();
   ASSERT_TRUE(id->Disconnect().ok());
   EXPECT_TRUE(id->qp().PostSend(1, nullptr, 0, nullptr, 0).ok());
