@@ -148,8 +148,9 @@ absl::Status Stack::BuildSoftPaths(const control::SoftConfig& config) {
     RD_ASSIGN_OR_RETURN(std::unique_ptr<soft::StrayRing> ring, soft::StrayRing::Create());
     stray_rings_.push_back(std::move(ring));
   }
+  const auto keys = std::make_shared<soft::MrKeys>();
   for (uint32_t index = 0; index < soft_paths_.size(); ++index) {
-    RD_RETURN_IF_ERROR(soft_paths_[index]->JoinEngines(index, PointersTo(stray_rings_)));
+    RD_RETURN_IF_ERROR(soft_paths_[index]->JoinEngines(index, PointersTo(stray_rings_), keys));
   }
   return absl::OkStatus();
 }

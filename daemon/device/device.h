@@ -171,6 +171,7 @@ struct DeviceAttr {
   uint32_t atomic_capability = 0;  // ibv_atomic_cap
   uint32_t max_msg_bytes = 0;
   uint32_t max_qp_rd_atom = 0;
+  uint32_t num_comp_vectors = 1;  // engines
   Mtu max_mtu = Mtu::k4096;
 };
 
@@ -191,8 +192,12 @@ struct CounterValue {
   uint64_t value;
 };
 
-// One application's use of a device (ibv_context): what it makes there, which nobody else's can reach. It and all of that
-// live on one engine. Activated before, and deactivated after, all that is made from it; destroyed last.
+// One application's use of a device (ibv_context) at one engine: what it makes there, which nobody else's can reach. It and
+// all of that live on this engine. Activated before, and deactivated after, all that is made from it; destroyed last.
+//
+// An application that uses several engines has a context for each (Share()). PDs, regions, windows and address handles are
+// made from the first one and good for all: what the other engines have to know of them is a *part*, which is activated and
+// deactivated there, in no order with the object itself, and destroyed before it.
 //
 // Thread: control. Owner: the session.
 class Context : public EngineObject {
@@ -211,6 +216,13 @@ class Context : public EngineObject {
   // The UD `qp` gets what is sent to `group` while the object lives, and the host is a member of the group on this
   // device's network (IGMP, MLD). `qp` outlives the object.
   virtual absl::StatusOr<std::unique_ptr<EngineObject>> AttachMulticast(Qp& qp, const IpAddress& group) = 0;
+
+  // Of the first context: one for another engine, which does not outlive this one.
+  virtual absl::StatusOr<std::unique_ptr<Context>> Share(uint32_t engine) = 0;
+  // Of another context: its engine's part of what the first one made and prepared. Null: it has none.
+  virtual std::unique_ptr<EngineObject> PartOf(Mr& mr) = 0;
+  virtual std::unique_ptr<EngineObject> PartOf(Mw& mw) = 0;
+  virtual std::unique_ptr<EngineObject> PartOf(Ah& ah) = 0;
 };
 
 // One device. Thread: control. Owner: the daemon's device list.

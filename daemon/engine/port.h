@@ -5,7 +5,8 @@
 // them back with Deactivate(), and destroys them once that is answered. Order:
 //   activate    SessionPort, ChannelPort, CqPort (then the device's Cq), device Qp, QueuePairPort
 //   deactivate  the other way round; a port before what its Init names
-// All ports of one session live on one engine. Everything named in an Init outlives the port.
+// All ports of one SessionPort live on its engine; a session has one for each engine that it uses.
+// Everything named in an Init outlives the port.
 //
 // Thread: constructed, read (Counters) and destroyed by control; everything else is the engine's.
 // Owner: Session.
@@ -39,6 +40,25 @@ struct SessionCounters {
   uint64_t channel_events = 0;       // CompletionEvents written
   uint64_t channel_full = 0;         // times that one had to wait for room in its pipe
   std::array<uint64_t, kWcStatusCount> completions_by_status{};
+
+  SessionCounters& operator+=(const SessionCounters& other) noexcept {
+    send_wrs += other.send_wrs;
+    recv_wrs += other.recv_wrs;
+    send_bytes += other.send_bytes;
+    recv_bytes += other.recv_bytes;
+    completions += other.completions;
+    completion_errors += other.completion_errors;
+    completions_dropped += other.completions_dropped;
+    malformed_wrs += other.malformed_wrs;
+    corrupt_rings += other.corrupt_rings;
+    doorbells += other.doorbells;
+    channel_events += other.channel_events;
+    channel_full += other.channel_full;
+    for (size_t i = 0; i < kWcStatusCount; ++i) {
+      completions_by_status[i] += other.completions_by_status[i];
+    }
+    return *this;
+  }
 };
 
 class SessionPort : public device::EngineObject {
@@ -53,7 +73,7 @@ struct SessionPortInit {
   uint64_t session_token = 0;  // comes back in OnSessionCorrupt
 };
 
-// A completion channel: the write end of its pipe.
+// A completion channel: the write end of its pipe, which ports on other engines may have, too.
 class ChannelPort : public device::EngineObject {};
 
 struct ChannelPortInit {

@@ -293,6 +293,7 @@ void ToMessage(uint32_t index, const device::Device& device, v1::Device* message
   message->set_max_mcast_groups(attr.max_mcast_groups);
   message->set_max_mcast_qps(attr.max_mcast_qps);
   message->set_atomic_capability(attr.atomic_capability);
+  message->set_num_comp_vectors(attr.num_comp_vectors);
 }
 
 const char* QpStateName(device::QpState state) noexcept {

@@ -1,4 +1,4 @@
-// The control segment of one session: a two-level bitmap that tells the engine which queues have new work.
+// The control segment of one session at one engine: a two-level bitmap that tells the engine which queues have new work.
 //
 // A QP or SRQ has one doorbell index. After it has published a work queue's tail, the client sets the bit in `words`,
 // then the word's bit in `summary`, then looks at the engine page and writes the wake pipe if the engine sleeps

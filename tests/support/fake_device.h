@@ -458,11 +458,22 @@ class FakeMr final : public FakeSlowObject<device::Mr> {
   const uint32_t key_;
 };
 
+// Of a region or window on a further engine.
+class FakePart final : public device::EngineObject {
+ public:
+  explicit FakePart(int* active) : active_(active) {}
+  void Activate(device::TimeNs) noexcept override { ++*active_; }
+  void Deactivate(device::TimeNs) noexcept override { --*active_; }
+
+ private:
+  int* const active_;
+};
+
 class FakeDevice final : public device::Device {
  public:
   class FakeContext final : public device::Context {
    public:
-    explicit FakeContext(FakeDevice& device) : device_(device) {}
+    FakeContext(FakeDevice& device, FakeDataPath* path) : device_(device), path_(path) {}
     void Activate(device::TimeNs) noexcept override {}
     void Deactivate(device::TimeNs) noexcept override {}
     absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() override { return device_.AllocPd(); }
@@ -477,14 +488,14 @@ class FakeDevice final : public device::Device {
     absl::StatusOr<std::unique_ptr<device::Srq>> CreateSrq(device::Pd&,
                                                            const device::SrqInit& init) override {
       if (!device_.refusal.ok()) return device_.refusal;
-      auto srq = std::make_unique<FakeSrq>(device_.path_, init);
+      auto srq = std::make_unique<FakeSrq>(path_, init);
       srq->limit_result = device_.limit_result;
       device_.last_srq = srq.get();
       return srq;
     }
     absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd& pd,
                                                          const device::QpInit& init) override {
-      return device_.CreateQp(pd, init);
+      return device_.CreateQp(pd, init, path_);
     }
     absl::StatusOr<std::unique_ptr<device::Ah>> CreateAh(device::Pd&,
                                                          const device::AddressVector& av) override {
@@ -501,12 +512,23 @@ class FakeDevice final : public device::Device {
       if (!device_.refusal.ok()) return device_.refusal;
       return std::make_unique<FakeAttachment>(device_.path_, &device_.groups, group);
     }
+    absl::StatusOr<std::unique_ptr<device::Context>> Share(uint32_t engine) override {
+      return device_.Open(engine);
+    }
+    std::unique_ptr<device::EngineObject> PartOf(device::Mr&) override {
+      return std::make_unique<FakePart>(&device_.parts);
+    }
+    std::unique_ptr<device::EngineObject> PartOf(device::Mw&) override {
+      return std::make_unique<FakePart>(&device_.parts);
+    }
+    std::unique_ptr<device::EngineObject> PartOf(device::Ah&) override { return nullptr; }
 
    private:
     FakeDevice& device_;
+    FakeDataPath* const path_;
   };
 
-  explicit FakeDevice(FakeDataPath* path) : path_(path) {
+  explicit FakeDevice(FakeDataPath* path) : path_(path), paths_({path}) {
     attr_.max_qp_wr = 32768;
     attr_.max_sge = 20;
     attr_.max_cqe = 1 << 20;
@@ -520,8 +542,14 @@ class FakeDevice final : public device::Device {
   std::vector<device::GidEntry> Gids() const override { return {}; }
   std::vector<device::CounterValue> Counters() const override { return {}; }
 
-  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t) override {
-    return std::make_unique<FakeContext>(*this);
+  // A further engine, and its path.
+  void AddPath(FakeDataPath* path) {
+    paths_.push_back(path);
+    attr_.num_comp_vectors = static_cast<uint32_t>(paths_.size());
+  }
+
+  absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t engine) override {
+    return std::make_unique<FakeContext>(*this, paths_.at(engine));
   }
   absl::StatusOr<std::unique_ptr<device::Pd>> AllocPd() { return std::make_unique<FakePd>(); }
   absl::StatusOr<std::unique_ptr<device::Mr>> RegisterMr() {
@@ -530,8 +558,9 @@ class FakeDevice final : public device::Device {
   absl::StatusOr<std::unique_ptr<device::Cq>> CreateCq(uint32_t, device::CompletionSink* sink) {
     return std::make_unique<FakeCq>(sink);
   }
-  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&, const device::QpInit& init) {
-    auto qp = std::make_unique<FakeQp>(path_, next_qpn_++, init);
+  absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&, const device::QpInit& init,
+                                                       FakeDataPath* path = nullptr) {
+    auto qp = std::make_unique<FakeQp>(path != nullptr ? path : path_, next_qpn_++, init);
     last_qp = qp.get();
     return qp;
   }
@@ -545,9 +574,11 @@ class FakeDevice final : public device::Device {
   FakeQp* last_qp = nullptr;
   device::AddressVector last_av;
   std::multiset<IpAddress> groups;  // that QPs are attached to now
+  int parts = 0;                    // that are active now
 
  private:
   FakeDataPath* const path_;
+  std::vector<FakeDataPath*> paths_;  // by engine
   const std::string name_ = "fake0";
   const std::string kind_ = "fake";
   const std::string netdev_;

@@ -1,29 +1,28 @@
 // The memory regions and windows of one engine: from a key to bytes, with every check that verbs
 // asks for.
 //
-// A key is index << 8 | generation. The index finds the entry, the generation must be the entry's:
-// an index that is used again gets the next generation, so a key from before fails. lkey and rkey
-// of a region are the same number; which rights a use needs is an argument. Nobody keeps what
-// Translate() returns beyond the call he makes it for: between two engine turns a region may be
-// gone.
+// Keys are the same on all engines (mr_keys.h): the index in one finds the entry, the generation must
+// be the entry's. lkey and rkey of a region are the same number; which rights a use needs is an
+// argument. Nobody keeps what Translate() returns beyond the call he makes it for: between two engine
+// turns a region may be gone.
 //
 // A window (type 2B) is an entry too: bound, it stands for part of a region and serves one QP.
 // Whose an entry is, is its *scope*: the PD of a region, the QP of a bound window. The two kinds of
 // numbers differ, so a region costs one comparison, and a window is no lkey. Each use of a window
 // looks whether the region below is still there, hence a region can go without knowing its windows.
-// Source: IBTA vol. 1, Memory Management, "Memory Windows", type 2B.
+// A window is in the table of every engine that its owner uses, and bound in one: MrKeys has a word
+// that says so. Source: IBTA vol. 1, Memory Management, "Memory Windows", type 2B.
 //
-// Two sides: the control side hands out keys (ReserveKey, ReleaseKey); the engine side fills and
-// clears the entries. mr_table_windows.cc has the windows.
+// Thread: engine, but for construction and keys(). mr_table_windows.cc has the windows.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <deque>
 #include <memory>
+#include <utility>
 
-#include "absl/status/statusor.h"
+#include "daemon/device/soft/mr_keys.h"
 
 namespace rdmad::soft {
 
@@ -59,16 +58,14 @@ struct WindowBind {
 
 class MrTable {
  public:
-  static constexpr int kGenerationBits = 8;
+  // With keys of its own.
+  explicit MrTable(uint32_t max_regions = MrKeys::kDefaultCount);
+  // There are several engines, and this is the table of `engine`. Before it is used; `keys` are as
+  // many as it has itself.
+  void ShareKeys(std::shared_ptr<MrKeys> keys, uint32_t engine);
 
-  explicit MrTable(uint32_t max_regions = 65536);
-
-  // Control thread. A key that is not valid for anything until Insert().
-  // Errors: ResourceExhausted (table full; says the limit).
-  absl::StatusOr<uint32_t> ReserveKey();
-  // Control thread, after the engine has removed the region. The index goes to the end of the free
-  // list.
-  void ReleaseKey(uint32_t key);
+  // Thread: control.
+  MrKeys& keys() noexcept { return *keys_; }
   uint32_t capacity() const noexcept { return capacity_; }
 
   // Engine thread from here on.
@@ -81,7 +78,7 @@ class MrTable {
   [[nodiscard]] std::byte* Translate(uint32_t key, uint64_t pd_id, uint64_t iova,
                                      uint64_t length_bytes, uint32_t access,
                                      uint64_t qp_scope = 0) const noexcept {
-    const uint32_t index = key >> kGenerationBits;
+    const uint32_t index = MrKeys::IndexOf(key);
     if (index >= capacity_) return nullptr;
     const MrEntry& entry = entries_[index];
     if (entry.key != key || key == 0) return nullptr;
@@ -98,10 +95,9 @@ class MrTable {
 
   // A window that is bound to nothing.
   void InsertWindow(uint32_t key, uint64_t pd_id) noexcept;
-  // Returns the key of now, which goes back to ReleaseKey().
-  uint32_t RemoveWindow(uint32_t first_key) noexcept;
+  void RemoveWindow(uint32_t first_key) noexcept;
   // Binds a window of `pd_id` that is free to part of a region of the same PD. False, and nothing
-  // has changed, if the window is bound, of another PD or keeps its key; if the region has no
+  // has changed, if the window is bound (on any engine), of another PD or keeps its key; if the region has no
   // kAccessMwBind, is too small, or has no local write where the window is to be written; if the
   // rights are no remote ones. Length 0 frees a window that is bound to `qp_scope`, as ConnectX has
   // it; the specification knows only invalidation for that.
@@ -123,15 +119,11 @@ class MrTable {
   MrEntry* FindWindow(uint32_t any_key) noexcept;
   static void MakeFree(MrEntry& window) noexcept;
 
+  std::shared_ptr<MrKeys> keys_;
+  uint32_t engine_ = 0;
   const uint32_t capacity_;                      // indices, 0 included, which is never handed out
   std::unique_ptr<MrEntry[], Release> entries_;  // zero pages until used
   uint64_t last_serial_ = 0;
-
-  // Control side. A released index rests until so many others are released, so that its 256 keys
-  // last long.
-  static constexpr size_t kRestingKeys = 1024;
-  std::deque<uint32_t> released_;  // in the order of their release
-  uint32_t next_index_ = 1;
 };
 
 }  // namespace rdmad::soft

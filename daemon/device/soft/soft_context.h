@@ -1,5 +1,6 @@
-// One application's use of a soft device. All that it makes lives on one engine; soft objects are
-// told apart by their PD alone, so there is nothing to be open or closed.
+// One application's use of a soft device at one engine. Soft objects are told apart by their PD alone,
+// so there is nothing to be open or closed, and contexts of one application share no more than their
+// keys.
 //
 // Thread: control. Owner: the session; the device outlives it.
 #pragma once
@@ -50,6 +51,17 @@ class SoftContext final : public device::Context {
       device::Qp& qp, const IpAddress& group) override {
     return device_.AttachMulticast(qp, group, engine_);
   }
+  absl::StatusOr<std::unique_ptr<device::Context>> Share(uint32_t engine) override {
+    return device_.Open(engine);
+  }
+  std::unique_ptr<device::EngineObject> PartOf(device::Mr& mr) override {
+    return device_.PartOf(mr, engine_);
+  }
+  std::unique_ptr<device::EngineObject> PartOf(device::Mw& mw) override {
+    return device_.PartOf(mw, engine_);
+  }
+  // Posts take it over by value.
+  std::unique_ptr<device::EngineObject> PartOf(device::Ah&) override { return nullptr; }
 
  private:
   SoftDevice& device_;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/base/check.h"
+#include "daemon/device/soft/mr_table.h"
 #include "daemon/device/soft/qpn_allocator.h"
 #include "daemon/device/soft/transport_counters.h"
 #include "daemon/wire/ids.h"
@@ -42,11 +43,13 @@ SoftDataPath::~SoftDataPath() {
   RD_CHECK(ports_.empty() && groups_.empty(), "every port was deactivated");
 }
 
-absl::Status SoftDataPath::JoinEngines(uint32_t engine, std::vector<StrayRing*> rings) {
+absl::Status SoftDataPath::JoinEngines(uint32_t engine, std::vector<StrayRing*> rings,
+                                       std::shared_ptr<MrKeys> keys) {
   RD_CHECK(own_ring_ == nullptr && engine < rings.size());
   rings_ = std::move(rings);
   own_ring_ = rings_[engine];
   transport_.SetStrayPackets(this);
+  transport_.mrs().ShareKeys(std::move(keys), engine);
   if (!Watch(own_ring_->poll_fd(), own_ring_)) {
     return absl::ErrnoToStatus(errno, "soft_data_path: epoll_ctl");
   }

@@ -30,6 +30,7 @@
 #include "daemon/device/device.h"
 #include "daemon/device/soft/limits.h"
 #include "daemon/device/soft/mad_ring.h"
+#include "daemon/device/soft/mr_keys.h"
 #include "daemon/device/soft/multicast_port.h"
 #include "daemon/device/soft/packet_io.h"
 #include "daemon/device/soft/port_list.h"
@@ -53,9 +54,11 @@ class SoftDataPath final : public device::DataPath,
                                                               const TransportConfig& config = {});
   ~SoftDataPath() override;
 
-  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index,
-  // and outlive the path. Before it runs. Errors: ResourceExhausted (the kernel would not watch).
-  absl::Status JoinEngines(uint32_t engine, std::vector<StrayRing*> rings);
+  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index, and
+  // outlive the path; the keys of memory are the same on all. Before it runs.
+  // Errors: ResourceExhausted (the kernel would not watch).
+  absl::Status JoinEngines(uint32_t engine, std::vector<StrayRing*> rings,
+                           std::shared_ptr<MrKeys> keys);
 
   int DoWork(TimeNs now) noexcept override;
   TimeNs NextDeadline(TimeNs now) noexcept override;

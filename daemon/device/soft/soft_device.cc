@@ -145,7 +145,7 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.max_inline_bytes = kMaxInlineBytes;
   attr.max_cq = kMaxObjects;
   attr.max_cqe = shm::kMaxCqDepth;
-  // Shared by the devices of an engine.
+  // Shared by all soft devices.
   attr.max_mr = context.paths.front()->transport().mrs().capacity() - 1;
   attr.max_mr_bytes = kMaxMrBytes;
   attr.max_pd = kMaxObjects;
@@ -159,6 +159,7 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.max_mcast_qps = MulticastGroups::kMaxQpsPerGroup;
   attr.max_msg_bytes = kMaxMessageBytes;
   attr.max_qp_rd_atom = kMaxRdAtomic;
+  attr.num_comp_vectors = static_cast<uint32_t>(context.paths.size());
   attr.max_mtu = kMaxMtu;
   return attr;
 }
@@ -309,6 +310,14 @@ absl::StatusOr<std::unique_ptr<device::Mr>> SoftDevice::RegisterMr(device::Pd& p
 absl::StatusOr<std::unique_ptr<device::Mw>> SoftDevice::AllocMw(device::Pd& pd,
                                                                 uint32_t engine) {
   return SoftMw::Create(context_.paths[engine]->transport(), static_cast<SoftPd&>(pd));
+}
+
+std::unique_ptr<device::EngineObject> SoftDevice::PartOf(const device::Mr& mr, uint32_t engine) {
+  return static_cast<const SoftMr&>(mr).PartIn(context_.paths[engine]->transport().mrs());
+}
+
+std::unique_ptr<device::EngineObject> SoftDevice::PartOf(const device::Mw& mw, uint32_t engine) {
+  return static_cast<const SoftMw&>(mw).PartIn(context_.paths[engine]->transport().mrs());
 }
 
 absl::StatusOr<std::unique_ptr<device::Cq>> SoftDevice::CreateCq(uint32_t depth,

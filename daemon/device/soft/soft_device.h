@@ -107,6 +107,9 @@ class SoftDevice final : public device::Device {
   absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(device::Qp& qp,
                                                                         const IpAddress& group,
                                                                         uint32_t engine = 0);
+  // What another engine than the one that they were made for has of them.
+  std::unique_ptr<device::EngineObject> PartOf(const device::Mr& mr, uint32_t engine);
+  std::unique_ptr<device::EngineObject> PartOf(const device::Mw& mw, uint32_t engine);
 
  private:
   struct Shared;  // with the objects

@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<SoftMr>> SoftMr::Create(Transport& transport, con
     return absl::InvalidArgumentError(absl::StrCat(
         "register_mr: remote write and remote atomic need local write, access=", init.access));
   }
-  RD_ASSIGN_OR_RETURN(const uint32_t key, transport.mrs().ReserveKey());
+  RD_ASSIGN_OR_RETURN(const uint32_t key, transport.mrs().keys().Reserve());
   return std::unique_ptr<SoftMr>(new SoftMr(transport.mrs(), {.host_addr = init.host_addr,
                                                               .length_bytes = init.length_bytes,
                                                               .iova = init.iova,
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<SoftMr>> SoftMr::Create(Transport& transport, con
 }
 
 SoftMr::~SoftMr() {
-  table_.ReleaseKey(entry_.key);
+  table_.keys().Release(entry_.key);
 }
 
 void SoftMr::Activate(device::TimeNs) noexcept {
@@ -44,6 +44,20 @@ void SoftMr::Activate(device::TimeNs) noexcept {
 
 void SoftMr::Deactivate(device::TimeNs) noexcept {
   table_.Remove(entry_.key);
+}
+
+std::unique_ptr<device::EngineObject> SoftMr::PartIn(MrTable& table) const {
+  class Part final : public device::EngineObject {
+   public:
+    Part(MrTable& in, const MrEntry& entry) : table_(in), entry_(entry) {}
+    void Activate(device::TimeNs) noexcept override { table_.Insert(entry_); }
+    void Deactivate(device::TimeNs) noexcept override { table_.Remove(entry_.key); }
+
+   private:
+    MrTable& table_;
+    const MrEntry& entry_;
+  };
+  return std::make_unique<Part>(table, entry_);
 }
 
 }  // namespace rdmad::soft

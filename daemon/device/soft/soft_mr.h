@@ -1,4 +1,5 @@
-// A memory region of the soft device: an entry of its engine's MrTable.
+// A memory region of the soft device: an entry of its engine's MrTable, and of other engines' that
+// its application uses.
 //
 // The key is reserved at creation, valid from Activate() to Deactivate(), and goes back with the
 // object.
@@ -31,6 +32,8 @@ class SoftMr final : public device::Mr {
   void Deactivate(device::TimeNs now) noexcept override;
   uint32_t lkey() const noexcept override { return entry_.key; }
   uint32_t rkey() const noexcept override { return entry_.key; }
+  // Another engine's entry of the region, which shares the keys.
+  std::unique_ptr<device::EngineObject> PartIn(MrTable& table) const;
 
  private:
   SoftMr(MrTable& table, const MrEntry& entry) : table_(table), entry_(entry) {}

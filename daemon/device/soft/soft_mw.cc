@@ -5,20 +5,25 @@
 namespace rdmad::soft {
 
 absl::StatusOr<std::unique_ptr<SoftMw>> SoftMw::Create(Transport& transport, const SoftPd& pd) {
-  RD_ASSIGN_OR_RETURN(const uint32_t key, transport.mrs().ReserveKey());
+  RD_ASSIGN_OR_RETURN(const uint32_t key, transport.mrs().keys().Reserve());
   return std::unique_ptr<SoftMw>(new SoftMw(transport.mrs(), pd.id(), key));
 }
 
+SoftMw::SoftMw(MrTable& table, uint64_t pd_id, uint32_t key)
+    : keys_(table.keys()), pd_id_(pd_id), first_key_(key), part_(table, *this) {
+  keys_.MakeWindow(key);
+}
+
 SoftMw::~SoftMw() {
-  table_.ReleaseKey(last_key_);
+  keys_.Release(keys_.LastKeyOf(first_key_));
 }
 
-void SoftMw::Activate(device::TimeNs) noexcept {
-  table_.InsertWindow(first_key_, pd_id_);
+void SoftMw::Part::Activate(device::TimeNs) noexcept {
+  table_.InsertWindow(window_.first_key_, window_.pd_id_);
 }
 
-void SoftMw::Deactivate(device::TimeNs) noexcept {
-  last_key_ = table_.RemoveWindow(first_key_);
+void SoftMw::Part::Deactivate(device::TimeNs) noexcept {
+  table_.RemoveWindow(window_.first_key_);
 }
 
 }  // namespace rdmad::soft

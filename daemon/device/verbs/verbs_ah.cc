@@ -52,6 +52,19 @@ void VerbsAh::Deactivate(device::TimeNs) noexcept {
   context_->path().FlushSends();
 }
 
+std::unique_ptr<device::EngineObject> VerbsAh::PartIn(std::shared_ptr<OpenContext> context) {
+  class Part final : public device::EngineObject {
+   public:
+    explicit Part(std::shared_ptr<OpenContext> context) : context_(std::move(context)) {}
+    void Activate(device::TimeNs) noexcept override {}
+    void Deactivate(device::TimeNs) noexcept override { context_->path().FlushSends(); }
+
+   private:
+    const std::shared_ptr<OpenContext> context_;
+  };
+  return std::make_unique<Part>(std::move(context));
+}
+
 void VerbsAh::CloseHardware() noexcept {
   if (hw_ != nullptr) ibv_destroy_ah(std::exchange(hw_, nullptr));
 }

@@ -29,6 +29,8 @@ class VerbsAh final : public device::Ah, public HardwareObject {
   void Activate(device::TimeNs) noexcept override {}
   // Sends that wait to be posted with it are posted.
   void Deactivate(device::TimeNs now) noexcept override;
+  // The same, of another engine.
+  static std::unique_ptr<device::EngineObject> PartIn(std::shared_ptr<OpenContext> context);
   void CloseHardware() noexcept override;
 
   [[nodiscard]] ibv_ah* hw() const noexcept { return hw_; }

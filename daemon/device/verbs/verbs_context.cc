@@ -1,5 +1,6 @@
 #include "daemon/device/verbs/verbs_context.h"
 
+#include "daemon/base/status_macros.h"
 #include "daemon/device/verbs/verbs_ah.h"
 #include "daemon/device/verbs/verbs_cq.h"
 #include "daemon/device/verbs/verbs_data_path.h"
@@ -62,6 +63,23 @@ absl::StatusOr<std::unique_ptr<device::Mw>> VerbsContext::AllocMw(device::Pd& pd
 absl::StatusOr<std::unique_ptr<device::EngineObject>> VerbsContext::AttachMulticast(
     device::Qp& qp, const IpAddress& group) {
   return VerbsMulticast::Attach(open_, static_cast<VerbsQp&>(qp), group);
+}
+
+absl::StatusOr<std::unique_ptr<device::Context>> VerbsContext::Share(uint32_t engine) {
+  RD_ASSIGN_OR_RETURN(std::shared_ptr<OpenContext> other, open_->Share(paths_[engine]));
+  return std::make_unique<VerbsContext>(std::move(other), paths_);
+}
+
+std::unique_ptr<device::EngineObject> VerbsContext::PartOf(device::Mr& mr) {
+  return static_cast<VerbsMr&>(mr).PartIn(open_);
+}
+
+std::unique_ptr<device::EngineObject> VerbsContext::PartOf(device::Mw& mw) {
+  return static_cast<VerbsMw&>(mw).PartIn(open_);
+}
+
+std::unique_ptr<device::EngineObject> VerbsContext::PartOf(device::Ah&) {
+  return VerbsAh::PartIn(open_);
 }
 
 }  // namespace rdmad::verbs

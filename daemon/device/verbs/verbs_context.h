@@ -1,10 +1,13 @@
-// A session's use of a verbs device: an ibv_context of its own, so that the hardware keeps sessions
-// apart and nothing of one is left when its context is closed.
+// A session's use of a verbs device at one engine: the session has an ibv_context of its own, so that
+// the hardware keeps sessions apart and nothing of one is left when its context is closed.
 //
 // Thread: as device::Context says. Owner: the session.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
@@ -14,7 +17,9 @@ namespace rdmad::verbs {
 
 class VerbsContext final : public device::Context {
  public:
-  explicit VerbsContext(std::shared_ptr<OpenContext> open) : open_(std::move(open)) {}
+  // `paths` are the engines', by their index, and outlive the context.
+  VerbsContext(std::shared_ptr<OpenContext> open, std::vector<VerbsDataPath*> paths)
+      : open_(std::move(open)), paths_(std::move(paths)) {}
 
   void Activate(device::TimeNs now) noexcept override;
   void Deactivate(device::TimeNs now) noexcept override;
@@ -33,9 +38,14 @@ class VerbsContext final : public device::Context {
   absl::StatusOr<std::unique_ptr<device::Mw>> AllocMw(device::Pd& pd) override;
   absl::StatusOr<std::unique_ptr<device::EngineObject>> AttachMulticast(
       device::Qp& qp, const IpAddress& group) override;
+  absl::StatusOr<std::unique_ptr<device::Context>> Share(uint32_t engine) override;
+  std::unique_ptr<device::EngineObject> PartOf(device::Mr& mr) override;
+  std::unique_ptr<device::EngineObject> PartOf(device::Mw& mw) override;
+  std::unique_ptr<device::EngineObject> PartOf(device::Ah& ah) override;
 
  private:
   const std::shared_ptr<OpenContext> open_;
+  const std::vector<VerbsDataPath*> paths_;
 };
 
 }  // namespace rdmad::verbs

@@ -62,13 +62,16 @@ void VerbsDataPath::AddContext(OpenContext& context) noexcept {
   if (context.dead()) return;
   const auto number = reinterpret_cast<uintptr_t>(&context);
   Watch(epoll_number_, context.channel()->fd, number);
-  Watch(epoll_number_, context.hw()->async_fd, number | kAsyncBit);
+  if (context.first()) Watch(epoll_number_, context.hw()->async_fd, number | kAsyncBit);
 }
 
 void VerbsDataPath::RemoveContext(OpenContext& context) noexcept {
-  if (std::erase(contexts_, &context) == 0 || context.dead()) return;
+  if (std::erase(contexts_, &context) != 0 && !context.dead()) UnwatchContext(context);
+}
+
+void VerbsDataPath::UnwatchContext(const OpenContext& context) noexcept {
   Unwatch(epoll_number_, context.channel()->fd);
-  Unwatch(epoll_number_, context.hw()->async_fd);
+  if (context.first()) Unwatch(epoll_number_, context.hw()->async_fd);
 }
 
 void VerbsDataPath::Kill(OpenContext& context, device::TimeNs) noexcept {
@@ -78,8 +81,7 @@ void VerbsDataPath::Kill(OpenContext& context, device::TimeNs) noexcept {
     batch_count_ = batch_sges_ = 0;
   }
   if (std::find(contexts_.begin(), contexts_.end(), &context) != contexts_.end()) {
-    Unwatch(epoll_number_, context.channel()->fd);
-    Unwatch(epoll_number_, context.hw()->async_fd);
+    UnwatchContext(context);
   }
   context.Die();
   std::erase_if(hot_, [&context](VerbsCq* cq) {

@@ -83,6 +83,7 @@ class VerbsDataPath final : public device::DataPath {
  private:
   VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd);
 
+  void UnwatchContext(const OpenContext& context) noexcept;
   int PollHot(device::TimeNs now) noexcept;
   int PollCq(VerbsCq& cq, device::TimeNs now) noexcept;
   // Arms it and takes what came meanwhile; false if there was something.

@@ -29,7 +29,7 @@ device::Mtu MtuOf(ibv_mtu mtu) {
   return static_cast<device::Mtu>(std::clamp<int>(mtu, IBV_MTU_256, IBV_MTU_4096));
 }
 
-device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port) {
+device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port, size_t engines) {
   device::DeviceAttr attr;
   attr.node_guid = be64toh(hw.node_guid);
   attr.max_qp = Positive(hw.max_qp);
@@ -54,6 +54,7 @@ device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port) 
   attr.atomic_capability = static_cast<uint32_t>(hw.atomic_cap);
   attr.max_msg_bytes = port.max_msg_sz;
   attr.max_qp_rd_atom = Positive(hw.max_qp_rd_atom);
+  attr.num_comp_vectors = static_cast<uint32_t>(engines);
   attr.max_mtu = MtuOf(port.max_mtu);
   return attr;
 }
@@ -75,7 +76,7 @@ absl::StatusOr<std::unique_ptr<VerbsDevice>> VerbsDevice::Open(
     return VerbsError("query_device", name, error);
   }
   std::unique_ptr<VerbsDevice> opened(
-      new VerbsDevice(device, hw, number, AttrOf(attr, port), std::move(paths)));
+      new VerbsDevice(device, hw, number, AttrOf(attr, port, paths.size()), paths));
   opened->Refresh();
   return opened;
 }
@@ -160,17 +161,17 @@ absl::StatusOr<std::unique_ptr<device::Context>> VerbsDevice::Open(uint32_t engi
   RD_ASSIGN_OR_RETURN(std::shared_ptr<OpenContext> open,
                       OpenContext::Open(device_, number_, attr_, paths_[engine]));
   std::erase_if(opened_, [](const auto& context) { return context.expired(); });
-  opened_.push_back(open);
-  return std::make_unique<VerbsContext>(std::move(open));
+  opened_.push_back(open->hardware());
+  return std::make_unique<VerbsContext>(std::move(open), paths_);
 }
 
-std::vector<std::shared_ptr<OpenContext>> VerbsDevice::open_contexts() const {
-  std::vector<std::shared_ptr<OpenContext>> contexts;
-  for (const std::weak_ptr<OpenContext>& opened : opened_) {
-    if (std::shared_ptr<OpenContext> context = opened.lock())
-      contexts.push_back(std::move(context));
+std::vector<std::shared_ptr<OpenHardware>> VerbsDevice::opened() const {
+  std::vector<std::shared_ptr<OpenHardware>> present;
+  for (const std::weak_ptr<OpenHardware>& opened : opened_) {
+    if (std::shared_ptr<OpenHardware> hardware = opened.lock())
+      present.push_back(std::move(hardware));
   }
-  return contexts;
+  return present;
 }
 
 void VerbsDevice::SetRemoved() {

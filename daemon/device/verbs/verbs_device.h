@@ -48,8 +48,8 @@ class VerbsDevice final : public device::Device {
   // Takes what the device has to say, and refreshes. With kDeviceFatal it is going.
   std::vector<device::AsyncEventType> TakeAsyncEvents();
 
-  // Contexts of sessions that are still there.
-  [[nodiscard]] std::vector<std::shared_ptr<OpenContext>> open_contexts() const;
+  // What sessions have open and is still there.
+  [[nodiscard]] std::vector<std::shared_ptr<OpenHardware>> opened() const;
   // From now on it only answers that it is gone. After this the kernel has nothing of the device's
   // own context.
   void SetRemoved();
@@ -69,7 +69,7 @@ class VerbsDevice final : public device::Device {
   std::string netdev_;
   mutable device::PortAttr port_;  // as last heard
   std::vector<device::GidEntry> gids_;
-  std::vector<std::weak_ptr<OpenContext>> opened_;
+  std::vector<std::weak_ptr<OpenHardware>> opened_;
 };
 
 }  // namespace rdmad::verbs

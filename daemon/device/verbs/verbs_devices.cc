@@ -74,14 +74,13 @@ bool HostHasDevices() {
   return list != nullptr && count > 0;
 }
 
-// One context's removal, seen from the engine: kills it, then control closes it.
+// One context's removal, seen from its engine: kills it. Once those of all engines are dead, control
+// closes what they have in common.
 class VerbsDevices::Removal final : public device::EngineObject {
  public:
   explicit Removal(std::shared_ptr<OpenContext> context) : context_(std::move(context)) {}
   void Activate(device::TimeNs now) noexcept override { context_->path().Kill(*context_, now); }
   void Deactivate(device::TimeNs) noexcept override {}
-  [[nodiscard]] const std::shared_ptr<OpenContext>& context() const noexcept { return context_; }
-
  private:
   const std::shared_ptr<OpenContext> context_;
 };
@@ -180,19 +179,19 @@ device::Device* VerbsDevices::FindByAddress(const IpAddress& address) const {
   return nullptr;
 }
 
-void VerbsDevices::Close(std::shared_ptr<OpenContext> context) {
-  const bool closed = context->CloseHardware([fd = idle_fd_.get()] {
+void VerbsDevices::Close(std::shared_ptr<OpenHardware> hardware) {
+  const bool closed = hardware->CloseHardware([fd = idle_fd_.get()] {
     constexpr uint64_t kOne = 1;
     [[maybe_unused]] const ssize_t written = ::write(fd, &kOne, sizeof(kOne));
   });
-  if (!closed) closing_.push_back(std::move(context));
+  if (!closed) closing_.push_back(std::move(hardware));
 }
 
 void VerbsDevices::Poll() {
   uint64_t idle;
   if (::read(idle_fd_.get(), &idle, sizeof(idle)) == sizeof(idle)) {
-    for (std::shared_ptr<OpenContext>& context : std::exchange(closing_, {})) {
-      Close(std::move(context));
+    for (std::shared_ptr<OpenHardware>& hardware : std::exchange(closing_, {})) {
+      Close(std::move(hardware));
     }
   }
   std::erase_if(devices_, [](const auto& device) { return device->removed(); });
@@ -277,13 +276,18 @@ void VerbsDevices::AddPort(ibv_device* device, uint8_t port) {
 }
 
 void VerbsDevices::Remove(VerbsDevice& device) {
-  const std::vector<std::shared_ptr<OpenContext>> contexts = device.open_contexts();
+  const std::vector<std::shared_ptr<OpenHardware>> opened = device.opened();
   if (manager_ != nullptr) manager_->OnDeviceRemoved(device.ibv_name());
   device.SetRemoved();  // and with its descriptor the watch
-  for (const std::shared_ptr<OpenContext>& context : contexts) {
-    const auto removal = std::make_shared<Removal>(context);
-    run_on_engine_(context->path().engine(), *removal,
-                   [this, removal] { Close(removal->context()); });
+  for (const std::shared_ptr<OpenHardware>& hardware : opened) {
+    const std::vector<std::shared_ptr<OpenContext>> contexts = hardware->contexts();
+    const auto left = std::make_shared<size_t>(contexts.size());
+    for (const std::shared_ptr<OpenContext>& context : contexts) {
+      const auto removal = std::make_shared<Removal>(context);
+      run_on_engine_(context->path().engine(), *removal, [this, removal, left, hardware] {
+        if (--*left == 0) Close(hardware);
+      });
+    }
   }
   if (observer_.on_removed) observer_.on_removed(device);
 }

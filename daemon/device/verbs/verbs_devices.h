@@ -95,7 +95,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   void AddPort(ibv_device* device, uint8_t port);
   void Remove(VerbsDevice& device);
   void OpenConnectionManager();
-  void Close(std::shared_ptr<OpenContext> context);
+  void Close(std::shared_ptr<OpenHardware> hardware);
 
   const VerbsDevicesConfig config_;
   const std::vector<VerbsDataPath*> paths_;
@@ -107,7 +107,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   std::function<void()> on_addresses_;
   VerbsConnectionManager* manager_ = nullptr;
   std::vector<VerbsDeviceProblem> problems_;
-  std::vector<std::shared_ptr<OpenContext>> closing_;  // another thread was in a call
+  std::vector<std::shared_ptr<OpenHardware>> closing_;  // another thread was in a call
   // Removed ones too, until the next Poll(): who is told of one may look at it.
   std::vector<std::unique_ptr<VerbsDevice>> devices_;
 };

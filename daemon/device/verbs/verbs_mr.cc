@@ -84,16 +84,41 @@ VerbsMr::~VerbsMr() {
 }
 
 void VerbsMr::Activate(device::TimeNs) noexcept {
-  if (bindable() && !context_->dead()) context_->windows().AddRegion(lkey_, hw_);
+  EnterInto(*context_);
 }
 
 void VerbsMr::Deactivate(device::TimeNs) noexcept {
+  LeaveFrom(*context_);
+}
+
+void VerbsMr::EnterInto(OpenContext& context) const noexcept {
+  if (bindable() && !context.dead()) context.windows().AddRegion(lkey_, hw_);
+}
+
+void VerbsMr::LeaveFrom(OpenContext& context) const noexcept {
   if (!bindable()) return;
   // Only then are all QPs and windows to be looked at.
-  const bool named = context_->windows().RemoveRegion(lkey_);
-  if (!named || context_->dead()) return;
-  context_->path().NoteBindsTo(*context_, lkey_);
-  context_->windows().CloseBoundTo(lkey_);
+  const bool named = context.windows().RemoveRegion(lkey_);
+  if (!named || context.dead()) return;
+  context.path().NoteBindsTo(context, lkey_);
+  context.windows().CloseBoundTo(lkey_);
+}
+
+class VerbsMr::Part final : public device::EngineObject {
+ public:
+  Part(const VerbsMr& region, std::shared_ptr<OpenContext> context)
+      : region_(region), context_(std::move(context)) {}
+  void Activate(device::TimeNs) noexcept override { region_.EnterInto(*context_); }
+  void Deactivate(device::TimeNs) noexcept override { region_.LeaveFrom(*context_); }
+
+ private:
+  const VerbsMr& region_;
+  const std::shared_ptr<OpenContext> context_;
+};
+
+std::unique_ptr<device::EngineObject> VerbsMr::PartIn(std::shared_ptr<OpenContext> context) const {
+  if (!bindable()) return nullptr;
+  return std::make_unique<Part>(*this, std::move(context));
 }
 
 void VerbsMr::CloseHardware() noexcept {

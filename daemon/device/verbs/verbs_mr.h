@@ -50,10 +50,15 @@ class VerbsMr final : public device::Mr, public HardwareObject {
   void CloseHardware() noexcept override;
   uint32_t lkey() const noexcept override { return lkey_; }
   uint32_t rkey() const noexcept override { return rkey_; }
+  // Null: only windows are of interest to an engine, and none can be bound to it.
+  std::unique_ptr<device::EngineObject> PartIn(std::shared_ptr<OpenContext> context) const;
 
  private:
+  class Part;
   VerbsMr(std::shared_ptr<OpenContext> context, ibv_pd* pd, const device::MrInit& init);
   bool bindable() const noexcept { return (init_.access & device::kAccessMwBind) != 0; }
+  void EnterInto(OpenContext& context) const noexcept;
+  void LeaveFrom(OpenContext& context) const noexcept;
 
   const std::shared_ptr<OpenContext> context_;
   ibv_pd* const pd_;

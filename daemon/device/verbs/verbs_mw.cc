@@ -13,7 +13,7 @@ namespace rdmad::verbs {
 
 VerbsMw* WindowTable::FindWindow(uint32_t rkey) const noexcept {
   const auto found = windows_.find(rkey >> kTagBits);
-  return found == windows_.end() ? nullptr : found->second;
+  return found == windows_.end() || !found->second->Claim(*this) ? nullptr : found->second;
 }
 
 ibv_mr* WindowTable::FindRegion(uint32_t lkey) const noexcept {
@@ -31,13 +31,13 @@ bool WindowTable::RemoveRegion(uint32_t lkey) {
 
 void WindowTable::CloseBoundBy(const VerbsQp& qp) noexcept {
   for (const auto& [key, window] : windows_) {
-    if (window->IsBoundBy(qp)) window->CloseHardware();
+    if (window->IsOf(*this) && window->IsBoundBy(qp)) window->CloseHardware();
   }
 }
 
 void WindowTable::CloseBoundTo(uint32_t lkey) noexcept {
   for (const auto& [key, window] : windows_) {
-    if (window->IsBoundTo(lkey)) window->CloseHardware();
+    if (window->IsOf(*this) && window->IsBoundTo(lkey)) window->CloseHardware();
   }
 }
 
@@ -71,6 +71,25 @@ void VerbsMw::Activate(device::TimeNs) noexcept {
 
 void VerbsMw::Deactivate(device::TimeNs) noexcept {
   context_->windows().RemoveWindow(first_key_);
+}
+
+std::unique_ptr<device::EngineObject> VerbsMw::PartIn(std::shared_ptr<OpenContext> context) {
+  class Part final : public device::EngineObject {
+   public:
+    Part(VerbsMw& window, std::shared_ptr<OpenContext> context)
+        : window_(window), context_(std::move(context)) {}
+    void Activate(device::TimeNs) noexcept override {
+      context_->windows().AddWindow(window_.first_key_, window_);
+    }
+    void Deactivate(device::TimeNs) noexcept override {
+      context_->windows().RemoveWindow(window_.first_key_);
+    }
+
+   private:
+    VerbsMw& window_;
+    const std::shared_ptr<OpenContext> context_;
+  };
+  return std::make_unique<Part>(*this, std::move(context));
 }
 
 void VerbsMw::CloseHardware() noexcept {

@@ -4,11 +4,15 @@
 // to write the new one there. It is written at once, since binds may follow each other without
 // waiting, and taken back when a bind fails.
 //
+// Of several engines that may bind it, the first that tries has it for good: its bookkeeping is one
+// engine's. The others do not find it.
+//
 // Thread: made and destroyed by control; everything else is the engine's. Owner: the session.
 #pragma once
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -30,6 +34,17 @@ class VerbsMw final : public device::Mw, public HardwareObject {
   void Deactivate(device::TimeNs now) noexcept override;
   void CloseHardware() noexcept override;
   uint32_t rkey() const noexcept override { return first_key_; }
+  std::unique_ptr<device::EngineObject> PartIn(std::shared_ptr<OpenContext> context);
+
+  // Whose it is; and whether it is this table's from now on, if it was nobody's. Any engine.
+  [[nodiscard]] bool IsOf(const WindowTable& table) const noexcept {
+    return table_.load(std::memory_order_relaxed) == &table;
+  }
+  [[nodiscard]] bool Claim(const WindowTable& table) noexcept {
+    const WindowTable* nobody = nullptr;
+    return table_.compare_exchange_strong(nobody, &table, std::memory_order_relaxed) ||
+           nobody == &table;
+  }
 
   // Null once what it was bound to has gone.
   [[nodiscard]] ibv_mw* hw() const noexcept { return hw_; }
@@ -50,6 +65,7 @@ class VerbsMw final : public device::Mw, public HardwareObject {
   VerbsMw(std::shared_ptr<OpenContext> context, ibv_mw* hw);
 
   const std::shared_ptr<OpenContext> context_;
+  std::atomic<const WindowTable*> table_{nullptr};
   ibv_mw* hw_;
   const uint32_t first_key_;
   uint32_t key_;                 // of the last bind that succeeded

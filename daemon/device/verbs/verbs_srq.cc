@@ -124,10 +124,10 @@ QpResult VerbsSrq::SetLimit(uint32_t limit) noexcept {
   ibv_srq_attr attr{};
   attr.srq_limit = limit;
   // Before, because the event may come at once.
-  const uint32_t before = std::exchange(limit_, limit);
+  const uint32_t before = limit_.exchange(limit, std::memory_order_relaxed);
   const int error = ibv_modify_srq(hw_, &attr, IBV_SRQ_LIMIT);
   if (error == 0) return QpResult::kOk;
-  limit_ = before;
+  limit_.store(before, std::memory_order_relaxed);
   return error == EIO || error == ENODEV ? QpResult::kGone : QpResult::kBadValue;
 }
 

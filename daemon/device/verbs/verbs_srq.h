@@ -10,6 +10,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -37,7 +38,7 @@ class VerbsSrq final : public device::Srq, public HardwareObject {
   // On a device that is gone it takes WRs and forgets them: no QP is left to complete them.
   device::PostResult PostRecv(const device::RecvWr& wr) noexcept override;
   device::QpResult SetLimit(uint32_t limit) noexcept override;
-  uint32_t limit() const noexcept override { return limit_; }
+  uint32_t limit() const noexcept override { return limit_.load(std::memory_order_relaxed); }
 
   // For its QPs and the data path. Engine thread.
   [[nodiscard]] ibv_srq* hw() const noexcept { return hw_; }
@@ -45,7 +46,8 @@ class VerbsSrq final : public device::Srq, public HardwareObject {
   void AddQp(VerbsQp& qp);
   void RemoveQp(const VerbsQp& qp);
   void OnCompletion(uint32_t position, const ibv_wc& wc) noexcept;
-  void OnLimitReached() noexcept { limit_ = 0; }
+  // Any engine: that which reads the asynchronous events.
+  void OnLimitReached() noexcept { limit_.store(0, std::memory_order_relaxed); }
 
  private:
   struct Entry {
@@ -64,7 +66,7 @@ class VerbsSrq final : public device::Srq, public HardwareObject {
   ibv_srq* hw_ = nullptr;
   uint32_t slot_ = 0;
   bool active_ = false;
-  uint32_t limit_ = 0;
+  std::atomic<uint32_t> limit_{0};
 
   const uint32_t mask_;
   std::unique_ptr<Entry[]> entries_;

@@ -23,7 +23,7 @@ class WindowTable {
  public:
   void AddWindow(uint32_t rkey, VerbsMw& window) { windows_[rkey >> kTagBits] = &window; }
   void RemoveWindow(uint32_t rkey) { windows_.erase(rkey >> kTagBits); }
-  // The low 8 bits are the application's. Null: no such window.
+  // The low 8 bits are the application's. Null: no such window, or it is another engine's.
   [[nodiscard]] VerbsMw* FindWindow(uint32_t rkey) const noexcept;
 
   void AddRegion(uint32_t lkey, ibv_mr* region) { regions_[lkey] = {region, false}; }

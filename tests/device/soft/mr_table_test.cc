@@ -19,7 +19,7 @@ constexpr uint32_t kWrite = device::kAccessRemoteWrite;
 class MrTableTest : public testing::Test {
  protected:
   uint32_t Insert(uint64_t iova, uint32_t access = kRead) {
-    const uint32_t key = table.ReserveKey().value();
+    const uint32_t key = table.keys().Reserve().value();
     table.Insert({memory.data(), memory.size(), iova, kPd, access, key});
     return key;
   }
@@ -66,7 +66,7 @@ TEST_F(MrTableTest, KeyPdAndRightsMustAllHold) {
 }
 
 TEST_F(MrTableTest, ReservedKeyIsNothingUntilInsertedAndAfterRemoval) {
-  const uint32_t reserved = table.ReserveKey().value();
+  const uint32_t reserved = table.keys().Reserve().value();
   EXPECT_EQ(table.Translate(reserved, kPd, 0, 0, 0), nullptr);
   const uint32_t key = Insert(0);
   table.Remove(key);
@@ -76,9 +76,9 @@ TEST_F(MrTableTest, ReservedKeyIsNothingUntilInsertedAndAfterRemoval) {
 TEST_F(MrTableTest, KeysAreNotRepeatedForManyRegistrations) {
   std::set<uint32_t> seen;
   for (int i = 0; i < 200'000; ++i) {
-    const uint32_t key = table.ReserveKey().value();
+    const uint32_t key = table.keys().Reserve().value();
     ASSERT_TRUE(seen.insert(key).second) << "key " << key << " again after " << i;
-    table.ReleaseKey(key);
+    table.keys().Release(key);
   }
   uint32_t highest = 0;
   for (const uint32_t key : seen) highest = std::max(highest, key >> 8);
@@ -88,13 +88,13 @@ TEST_F(MrTableTest, KeysAreNotRepeatedForManyRegistrations) {
 TEST(MrTable, FullTableSaysSoAndRecovers) {
   MrTable table(3);
   std::vector<uint32_t> keys;
-  for (int i = 0; i < 3; ++i) keys.push_back(table.ReserveKey().value());
-  const auto none = table.ReserveKey();
+  for (int i = 0; i < 3; ++i) keys.push_back(table.keys().Reserve().value());
+  const auto none = table.keys().Reserve();
   ASSERT_FALSE(none.ok());
   EXPECT_TRUE(absl::IsResourceExhausted(none.status()));
   EXPECT_EQ(std::string(none.status().message()), "no key left for a region or window, device_max=3");
-  table.ReleaseKey(keys[1]);
-  const uint32_t again = table.ReserveKey().value();
+  table.keys().Release(keys[1]);
+  const uint32_t again = table.keys().Reserve().value();
   EXPECT_EQ(again >> 8, keys[1] >> 8);
   EXPECT_NE(again, keys[1]);
 }

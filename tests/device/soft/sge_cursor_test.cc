@@ -14,7 +14,7 @@ constexpr uint64_t kIova = 1 << 20;
 
 class SgeCursorTest : public ::testing::Test {
  protected:
-  SgeCursorTest() : key(table.ReserveKey().value()) {
+  SgeCursorTest() : key(table.keys().Reserve().value()) {
     table.Insert({memory.data(), memory.size(), kIova, kPd, device::kAccessLocalWrite, key});
     for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 7);
   }

@@ -58,8 +58,9 @@ SoftHost::SoftHost(const std::vector<std::string>& only, uint16_t udp_port,
     paths.push_back(Must(SoftDataPath::Create(mads->AddRing(), this, transport)));
     context.paths.push_back(paths.back().get());
   }
+  const auto keys = std::make_shared<MrKeys>();
   for (uint32_t engine = 0; options.engines > 1 && engine < options.engines; ++engine) {
-    RD_CHECK(paths[engine]->JoinEngines(engine, all_rings).ok());
+    RD_CHECK(paths[engine]->JoinEngines(engine, all_rings, keys).ok());
   }
   path = paths.front().get();
   context.qpns = &qpns;

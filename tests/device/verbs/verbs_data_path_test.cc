@@ -232,7 +232,7 @@ TEST_F(VerbsDataPathTest, ADeadDeviceFlushesEverythingOnceAndIsNotTouchedAgain) 
   lib_.Complete(lib_.sends[0].wr_id);  // too late
   path_->Kill(*open_, now_);
   EXPECT_EQ(sink_.Take(), (Strings{"1:5:1", "2:5:2", "3:5"}));
-  open_->CloseHardware();
+  open_->hardware()->CloseHardware();
   EXPECT_EQ(lib_.open_objects, 0);
   const int posts = lib_.posts;
   ASSERT_EQ(Send(4), PostResult::kOk);
@@ -280,7 +280,7 @@ TEST_P(VerbsSlowRemovalTest, ADeviceThatGoesMeanwhileIsClosedWhenTheCallIsOver) 
   lib_.during_slow_call = [&] {
     path_->Kill(*open_, now_);
     const int open = lib_.open_objects;
-    EXPECT_FALSE(open_->CloseHardware([&] { ++idle; }));
+    EXPECT_FALSE(open_->hardware()->CloseHardware([&] { ++idle; }));
     EXPECT_EQ(lib_.open_objects, open) << "the call has the context in its hands";
     EXPECT_EQ(idle, 0);
   };
@@ -290,7 +290,7 @@ TEST_P(VerbsSlowRemovalTest, ADeviceThatGoesMeanwhileIsClosedWhenTheCallIsOver) 
   lib_.during_slow_call = [] { ADD_FAILURE() << "a call to a device that is gone"; };
   EXPECT_TRUE(absl::IsUnavailable(late->Prepare()));
   EXPECT_TRUE(absl::IsUnavailable(context_->AllocPd().status()));
-  EXPECT_TRUE(open_->CloseHardware());
+  EXPECT_TRUE(open_->hardware()->CloseHardware());
   EXPECT_EQ(lib_.open_objects, 0);
 }
 
@@ -301,7 +301,7 @@ TEST_F(VerbsSlowTest, ARegionOfADeviceThatIsGoneHasNothingToRelease) {
   const auto region = Make(true);
   ASSERT_OK(region->Prepare());
   path_->Kill(*open_, now_);
-  EXPECT_TRUE(open_->CloseHardware());
+  EXPECT_TRUE(open_->hardware()->CloseHardware());
   EXPECT_EQ(lib_.open_objects, 0);
   region->Release();
   EXPECT_EQ(lib_.open_objects, 0);

@@ -55,7 +55,7 @@ class VerbsObjectsTest : public ::testing::Test {
     attr.max_srq_sge = 4;
     ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_));
     ASSERT_OK_AND_ASSIGN(open_, OpenContext::Open(lib_.device(), port, attr, path_.get()));
-    context_ = std::make_unique<VerbsContext>(open_);
+    context_ = std::make_unique<VerbsContext>(open_, std::vector{path_.get()});
     context_->Activate(now_);
     ASSERT_OK_AND_ASSIGN(pd_, context_->AllocPd());
     ASSERT_OK_AND_ASSIGN(cq_, context_->CreateCq(64, &sink_));

@@ -133,7 +133,7 @@ TEST_F(VerbsSrqTest, ADeadDevicesQueueTakesWrsAndForgetsThem) {
   MoveToRts();
   ASSERT_EQ(Post(1), PostResult::kOk);
   path_->Kill(*open_, now_);
-  open_->CloseHardware();
+  open_->hardware()->CloseHardware();
   EXPECT_EQ(lib_.open_objects, 0);
   for (uint64_t id = 2; id < 20; ++id) EXPECT_EQ(Post(id), PostResult::kOk);
   EXPECT_EQ(srq_->SetLimit(1), QpResult::kGone);
