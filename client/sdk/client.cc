@@ -46,6 +46,7 @@ DeviceInfo FromProto(const v1::Device& device) {
   info.max_mcast_groups = device.max_mcast_groups();
   info.max_mcast_qps = device.max_mcast_qps();
   info.atomic_capability = device.atomic_capability();
+  info.num_comp_vectors = device.num_comp_vectors();
   return info;
 }
 

@@ -16,15 +16,23 @@ namespace rpc = sdk::rpc;
 
 // A CQ for one queue of an id, with a channel of its own that nobody else sees.
 absl::Status MakeMissingCq(const std::shared_ptr<sdk::Session>& session, uint32_t device_index, uint32_t depth,
-                           CompletionQueue* cq) {
+                           uint32_t comp_vector, CompletionQueue* cq) {
   if (*cq) return absl::OkStatus();
   SDK_ASSIGN_OR_RETURN(const std::shared_ptr<sdk::CompletionChannelState> channel,
                        sdk::CompletionChannelState::Create(session));
   channel->pipe().SetInternal();
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::CompletionQueueState> state,
-                       sdk::CompletionQueueState::Create(session, device_index, std::max(depth, 1u), channel, nullptr));
+                       sdk::CompletionQueueState::Create(session, device_index, std::max(depth, 1u), channel, nullptr,
+                                                         comp_vector));
   *cq = CompletionQueue(std::move(state));
   return absl::OkStatus();
+}
+
+// Where the QP lives, by what is given of it.
+uint32_t VectorOf(const QpInit& init) {
+  if (init.send_cq) return init.send_cq.comp_vector();
+  if (init.recv_cq) return init.recv_cq.comp_vector();
+  return init.srq ? init.srq.state()->comp_vector() : 0;
 }
 
 absl::StatusOr<Wc> WaitForWc(sdk::CompletionQueueState& cq, absl::Duration timeout) {
@@ -49,8 +57,9 @@ absl::Status CmId::CreateQp(const ProtectionDomain* pd, const QpInit& init) {
   if (!complete.srq) complete.srq = srq();
   // Whatever is in the SRQ may complete here.
   const uint32_t receives = complete.srq ? complete.srq.max_wr() : init.cap.max_recv_wr;
-  SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, device, init.cap.max_send_wr, &complete.send_cq));
-  SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, device, receives, &complete.recv_cq));
+  const uint32_t vector = VectorOf(complete);
+  SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, device, init.cap.max_send_wr, vector, &complete.send_cq));
+  SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, device, receives, vector, &complete.recv_cq));
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::QueuePairState> pair, sdk::QueuePairState::Create(pd_state, complete));
   v1::SetQpRequest request;
   request.set_id(state_->handle);

@@ -99,32 +99,40 @@ absl::StatusOr<std::shared_ptr<CompletionQueueState>> CompletionChannelState::Ge
 
 CompletionQueueState::CompletionQueueState(std::shared_ptr<Session> session,
                                            std::shared_ptr<CompletionChannelState> channel, uint64_t handle,
-                                           uint32_t depth, MappedQueue ring, void* context) noexcept
+                                           uint32_t depth, MappedQueue ring, void* context, uint32_t comp_vector,
+                                           const Lane& lane) noexcept
     : session_(std::move(session)),
       channel_(std::move(channel)),
       handle_(handle),
       depth_(depth),
       header_(reinterpret_cast<shm::CqHeader*>(ring.data)),
       context_(context),
+      comp_vector_(comp_vector),
+      lane_(lane),
       reader_(header_, ring.slot_count) {}
 
 absl::StatusOr<std::shared_ptr<CompletionQueueState>> CompletionQueueState::Create(
     const std::shared_ptr<Session>& session, uint32_t device_index, uint32_t depth,
-    const std::shared_ptr<CompletionChannelState>& channel, void* context) {
+    const std::shared_ptr<CompletionChannelState>& channel, void* context, uint32_t comp_vector) {
   v1::CreateCqRequest request;
+  request.set_comp_vector(comp_vector);
   request.set_device_index(device_index);
   request.set_depth(depth);
   request.set_channel(channel == nullptr ? 0 : channel->handle());
   SDK_ASSIGN_OR_RETURN(const v1::CreateCqReply reply, session->Call(rpc::kCreateCq, request));
+  // Each reply may bring descriptors, so both are looked at before either fails.
   absl::StatusOr<MappedQueue> ring = session->MapQueue(reply.ring(), shm::CqBytes(reply.ring().slot_count()));
-  if (!ring.ok()) {
+  const absl::StatusOr<const Lane*> lane = session->MapLane(comp_vector, reply.has_lane() ? &reply.lane() : nullptr);
+  absl::Status status = ring.status();
+  status.Update(lane.status());
+  if (!status.ok()) {
     v1::DestroyCqRequest destroy;
     destroy.set_cq(reply.cq());
     session->Release(rpc::kDestroyCq, destroy).IgnoreError();
-    return ring.status();
+    return status;
   }
   std::shared_ptr<CompletionQueueState> cq(
-      new CompletionQueueState(session, channel, reply.cq(), reply.depth(), *ring, context));
+      new CompletionQueueState(session, channel, reply.cq(), reply.depth(), *ring, context, comp_vector, **lane));
   if (channel != nullptr) channel->AddCq(cq);
   return cq;
 }
@@ -289,7 +297,8 @@ absl::StatusOr<CompletionQueue> CompletionChannel::GetEvent(absl::Duration timeo
 }
 
 absl::StatusOr<CompletionQueue> CompletionQueue::Create(const Client& client, uint32_t device_index, uint32_t depth,
-                                                        const CompletionChannel* channel, void* context) {
+                                                        const CompletionChannel* channel, void* context,
+                                                        uint32_t comp_vector) {
   if (depth == 0) return absl::InvalidArgumentError("create_cq: depth=0");
   std::shared_ptr<sdk::Session> session;
   std::shared_ptr<sdk::CompletionChannelState> channel_state;
@@ -300,7 +309,8 @@ absl::StatusOr<CompletionQueue> CompletionQueue::Create(const Client& client, ui
     SDK_ASSIGN_OR_RETURN(session, client.state()->Live());
   }
   SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::CompletionQueueState> state,
-                       sdk::CompletionQueueState::Create(session, device_index, depth, channel_state, context));
+                       sdk::CompletionQueueState::Create(session, device_index, depth, channel_state, context,
+                                                         comp_vector));
   return CompletionQueue(std::move(state));
 }
 
@@ -311,6 +321,7 @@ absl::StatusOr<size_t> CompletionQueue::Wait(std::span<Wc> out, absl::Duration t
 void CompletionQueue::RequestNotify(bool solicited_only) noexcept { state_->Arm(solicited_only); }
 void CompletionQueue::AckEvents(uint32_t count) noexcept { state_->AckEvents(count); }
 uint32_t CompletionQueue::depth() const noexcept { return state_->depth(); }
+uint32_t CompletionQueue::comp_vector() const noexcept { return state_->comp_vector(); }
 uint64_t CompletionQueue::handle() const noexcept { return state_->handle(); }
 void* CompletionQueue::context() const noexcept { return state_->context(); }
 absl::Status CompletionQueue::Destroy() { return state_->Destroy(); }

@@ -59,7 +59,7 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
  public:
   static absl::StatusOr<std::shared_ptr<CompletionQueueState>> Create(
       const std::shared_ptr<Session>& session, uint32_t device_index, uint32_t depth,
-      const std::shared_ptr<CompletionChannelState>& channel, void* context);
+      const std::shared_ptr<CompletionChannelState>& channel, void* context, uint32_t comp_vector = 0);
   ~CompletionQueueState();
   CompletionQueueState(const CompletionQueueState&) = delete;
   CompletionQueueState& operator=(const CompletionQueueState&) = delete;
@@ -69,6 +69,9 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
   uint64_t handle() const noexcept { return handle_; }
   uint32_t depth() const noexcept { return depth_; }
   void* context() const noexcept { return context_; }
+  uint32_t comp_vector() const noexcept { return comp_vector_; }
+  // The engine that serves its QPs.
+  const Lane& lane() const noexcept { return lane_; }
 
   size_t Poll(std::span<Wc> out) noexcept;
   absl::StatusOr<size_t> Wait(std::span<Wc> out, Deadline deadline, WaitStyle style);
@@ -89,7 +92,8 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
 
  private:
   CompletionQueueState(std::shared_ptr<Session> session, std::shared_ptr<CompletionChannelState> channel,
-                       uint64_t handle, uint32_t depth, MappedQueue ring, void* context) noexcept;
+                       uint64_t handle, uint32_t depth, MappedQueue ring, void* context, uint32_t comp_vector,
+                       const Lane& lane) noexcept;
   size_t PollRing(std::span<Wc> out) noexcept;
   // After the daemon's end: what was outstanding in the QPs.
   size_t PollFlushed(std::span<Wc> out) noexcept;
@@ -100,6 +104,8 @@ class CompletionQueueState : public std::enable_shared_from_this<CompletionQueue
   const uint32_t depth_;
   shm::CqHeader* const header_;
   void* const context_;
+  const uint32_t comp_vector_;
+  const Lane& lane_;
 
   std::mutex mutex_;
   CqReader reader_;

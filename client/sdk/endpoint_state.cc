@@ -55,9 +55,11 @@ absl::Status EndpointState::Prepare() {
     channel_->pipe().SetInternal();
   }
   SDK_ASSIGN_OR_RETURN(send_cq_,
-                       CompletionQueueState::Create(session_, *device, options_.send_depth, channel_, nullptr));
+                       CompletionQueueState::Create(session_, *device, options_.send_depth, channel_, nullptr,
+                                                    options_.comp_vector));
   SDK_ASSIGN_OR_RETURN(recv_cq_,
-                       CompletionQueueState::Create(session_, *device, options_.recv_depth, channel_, nullptr));
+                       CompletionQueueState::Create(session_, *device, options_.recv_depth, channel_, nullptr,
+                                                    options_.comp_vector));
   QpInit init;
   init.send_cq = CompletionQueue(send_cq_);
   init.recv_cq = CompletionQueue(recv_cq_);

@@ -249,7 +249,7 @@ absl::Status QueuePairState::PostSend(std::span<const SendWr> wrs, size_t* poste
     }
     if (count != 0) send_.writer.Publish();
   }
-  if (count != 0) session()->Ring(doorbell_index_);
+  if (count != 0) send_cq_->lane().Ring(doorbell_index_);
   if (posted != nullptr) *posted = count;
   return error_number == 0 ? absl::OkStatus() : SendError(error_number, wrs[count]);
 }
@@ -276,7 +276,7 @@ absl::Status QueuePairState::PostRecv(std::span<const RecvWr> wrs, size_t* poste
     }
     if (count != 0) recv_->writer.Publish();
   }
-  if (count != 0) session()->Ring(doorbell_index_);
+  if (count != 0) send_cq_->lane().Ring(doorbell_index_);
   if (posted != nullptr) *posted = count;
   if (error_number == 0) return absl::OkStatus();
   if (error_number == ENOMEM) {

@@ -1,6 +1,5 @@
 #include "client/sdk/session.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/sdk/map_segment.h"
 #include "client/sdk/pool_mapping.h"
 #include "client/sdk/protection_domain.h"
 #include "client/sdk/status_macros.h"
@@ -26,20 +26,6 @@ std::string AbsolutePath(const std::string& path) {
   return ::realpath(path.c_str(), resolved) != nullptr ? std::string(resolved) : path;
 }
 
-template <typename Segment>
-absl::StatusOr<Mapping> MapSegment(const UniqueFd& fd, uint64_t size_bytes, int protection, shm::SegmentKind kind,
-                                   const char* what) {
-  if (size_bytes < sizeof(Segment)) {
-    return absl::InternalError(absl::StrCat("attach: ", what, ": bytes=", size_bytes, " need=", sizeof(Segment)));
-  }
-  SDK_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), size_bytes, protection, absl::StrCat("attach: ", what)));
-  if (!shm::IsValidHeader(*reinterpret_cast<const shm::SegmentHeader*>(mapping.data()), kind, size_bytes)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("attach: ", what, ": bad header: client and daemon are of different versions"));
-  }
-  return mapping;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Session>> Session::Attach(const std::string& run_dir, const AttachOptions& options) {
@@ -52,32 +38,24 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Attach(const std::string& run_
 
 absl::StatusOr<std::shared_ptr<Session>> Session::Create(Attachment attachment, std::unique_ptr<ControlChannel> channel,
                                                          const std::string& run_dir, absl::Duration call_timeout) {
-  SDK_ASSIGN_OR_RETURN(Mapping control, MapSegment<shm::ControlSegment>(
-                                            attachment.control_segment, attachment.reply.control_segment_bytes(),
-                                            PROT_READ | PROT_WRITE, shm::SegmentKind::kControl, "control segment"));
-  SDK_ASSIGN_OR_RETURN(Mapping engine_page,
-                       MapSegment<shm::EnginePage>(attachment.engine_page, attachment.reply.engine_page_bytes(),
-                                                   PROT_READ, shm::SegmentKind::kEnginePage, "engine page"));
-  return std::shared_ptr<Session>(new Session(std::move(attachment), std::move(channel), run_dir, call_timeout,
-                                              std::move(control), std::move(engine_page)));
+  SDK_ASSIGN_OR_RETURN(std::unique_ptr<Lane> first,
+                       Lane::Map("attach", {std::move(attachment.control_segment),
+                                            attachment.reply.control_segment_bytes(), std::move(attachment.engine_page),
+                                            attachment.reply.engine_page_bytes(), std::move(attachment.wake_pipe)}));
+  return std::shared_ptr<Session>(
+      new Session(std::move(attachment), std::move(channel), run_dir, call_timeout, std::move(first)));
 }
 
 Session::Session(Attachment attachment, std::unique_ptr<ControlChannel> channel, const std::string& run_dir,
-                 absl::Duration call_timeout, Mapping control, Mapping engine_page)
+                 absl::Duration call_timeout, std::unique_ptr<Lane> first_lane)
     : id_(attachment.reply.session_id()),
       daemon_version_(attachment.reply.daemon_version()),
       run_dir_(run_dir),
       call_timeout_(call_timeout),
       socket_(std::move(attachment.socket)),
       channel_(std::move(channel)),
-      control_(std::move(control)),
-      engine_page_(std::move(engine_page)),
-      wake_pipe_(std::move(attachment.wake_pipe)),
-      async_pipe_(std::move(attachment.async_channel)),
-      ringer_(reinterpret_cast<shm::ControlSegment*>(control_.data()),
-              reinterpret_cast<const shm::EnginePage*>(engine_page_.data()), wake_pipe_.get()) {
-  // A full pipe means that the engine has been told often enough.
-  ::fcntl(wake_pipe_.get(), F_SETFL, O_WRONLY | O_NONBLOCK);
+      async_pipe_(std::move(attachment.async_channel)) {
+  lanes_.emplace(0, std::move(first_lane));
 }
 
 Session::~Session() = default;
@@ -152,6 +130,28 @@ absl::StatusOr<MappedQueue> Session::MapQueue(const v1::QueueLocation& location,
                                             location.offset_bytes(), " slots=", slot_count, " bytes=", queue_bytes));
   }
   return MappedQueue{data + location.offset_bytes(), slot_count};
+}
+
+absl::StatusOr<const Lane*> Session::MapLane(uint32_t comp_vector, const v1::EngineLane* sent) {
+  std::unique_lock lock(lane_mutex_);
+  if (sent != nullptr) {
+    Lane::Parts parts;
+    SDK_ASSIGN_OR_RETURN(parts.control_segment,
+                         TakeDescriptor(sent->control_segment_tag(), v1::DESCRIPTOR_KIND_CONTROL_SEGMENT));
+    SDK_ASSIGN_OR_RETURN(parts.engine_page, TakeDescriptor(sent->engine_page_tag(), v1::DESCRIPTOR_KIND_ENGINE_PAGE));
+    SDK_ASSIGN_OR_RETURN(parts.wake_pipe, TakeDescriptor(sent->wake_pipe_tag(), v1::DESCRIPTOR_KIND_WAKE_PIPE));
+    parts.control_segment_bytes = sent->control_segment_bytes();
+    parts.engine_page_bytes = sent->engine_page_bytes();
+    SDK_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
+                         Lane::Map(absl::StrCat("completion vector ", comp_vector), std::move(parts)));
+    lanes_.emplace(comp_vector, std::move(lane));
+    lane_mapped_.notify_all();
+  }
+  // As with arenas: another thread may have got the reply that brought the descriptors, and be just behind.
+  const bool mapped =
+      lane_mapped_.wait_for(lock, std::chrono::seconds(5), [&] { return lanes_.find(comp_vector) != lanes_.end(); });
+  if (!mapped) return absl::InternalError(absl::StrCat("completion vector ", comp_vector, ": no descriptors came"));
+  return lanes_.find(comp_vector)->second.get();
 }
 
 void Session::AddPool(const std::shared_ptr<PoolMapping>& pool) {

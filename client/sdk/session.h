@@ -22,12 +22,10 @@
 #include "client/sdk/control_channel.h"
 #include "client/sdk/deadline.h"
 #include "client/sdk/event_pipe.h"
+#include "client/sdk/lane.h"
 #include "client/sdk/mapping.h"
 #include "client/sdk/qp_table.h"
-#include "client/sdk/ring/doorbell_ringer.h"
 #include "client/sdk/rpc.h"
-#include "proto/shm/doorbell.h"
-#include "proto/shm/engine_page.h"
 #include "rdmad/client.h"
 
 namespace rdmad::sdk {
@@ -85,7 +83,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // Maps the arena if this reply is the first that names it; `queue_bytes` are checked to lie within.
   absl::StatusOr<MappedQueue> MapQueue(const v1::QueueLocation& location, uint64_t queue_bytes);
 
-  void Ring(uint32_t doorbell_index) noexcept { ringer_.Ring(doorbell_index); }
+  // The engine of a completion vector, as long as the session. `sent`: what the reply that made a queue there says of it,
+  // or null if it says nothing, since an earlier one did.
+  absl::StatusOr<const Lane*> MapLane(uint32_t comp_vector, const v1::EngineLane* sent);
 
   // As last seen.
   bool alive() const noexcept { return alive_.load(std::memory_order_acquire); }
@@ -126,7 +126,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   Session(Attachment attachment, std::unique_ptr<ControlChannel> channel, const std::string& run_dir,
-          absl::Duration call_timeout, Mapping control, Mapping engine_page);
+          absl::Duration call_timeout, std::unique_ptr<Lane> first_lane);
   absl::Status CallRaw(const char* path, const google::protobuf::MessageLite& request,
                        google::protobuf::MessageLite* reply);
   absl::StatusOr<std::byte*> ArenaData(const v1::QueueLocation& location);
@@ -137,11 +137,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const absl::Duration call_timeout_;
   AttachSocket socket_;
   const std::unique_ptr<ControlChannel> channel_;
-  const Mapping control_;
-  const Mapping engine_page_;
-  const UniqueFd wake_pipe_;
   EventPipe async_pipe_;
-  DoorbellRinger ringer_;
   QpTable qps_;
 
   std::atomic<bool> alive_{true};
@@ -151,6 +147,10 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex arena_mutex_;
   std::condition_variable arena_mapped_;
   std::map<uint64_t, Mapping> arenas_;
+
+  std::mutex lane_mutex_;
+  std::condition_variable lane_mapped_;
+  std::map<uint32_t, std::unique_ptr<Lane>> lanes_;  // by completion vector; they stay
 
   mutable std::mutex objects_mutex_;
   std::map<const std::byte*, std::weak_ptr<PoolMapping>> pools_;  // by first byte

@@ -37,13 +37,16 @@ bool SrqPlaces::Free(uint64_t place, uint64_t* wr_id) noexcept {
   return true;
 }
 
-SrqState::SrqState(std::shared_ptr<PdState> pd, const v1::CreateSrqReply& reply, MappedQueue ring, void* context)
-    : pd_(std::move(pd)),
+SrqState::SrqState(std::shared_ptr<PdState> pd, const v1::CreateSrqReply& reply, MappedQueue ring, const Lane& lane,
+                   const SrqInit& init)
+    : lane_(lane),
+      comp_vector_(init.comp_vector),
+      pd_(std::move(pd)),
       handle_(reply.srq()),
       max_wr_(reply.max_wr()),
       max_sge_(reply.max_sge()),
       doorbell_index_(reply.doorbell_index()),
-      context_(context),
+      context_(init.context),
       writer_(reinterpret_cast<shm::WorkQueueHeader*>(ring.data), ring.slot_count, {max_wr_, max_sge_, 0}),
       places_(writer_.depth()) {}
 
@@ -53,16 +56,21 @@ absl::StatusOr<std::shared_ptr<SrqState>> SrqState::Create(const std::shared_ptr
   request.set_max_wr(init.max_wr);
   request.set_max_sge(init.max_sge);
   request.set_limit(init.limit);
+  request.set_comp_vector(init.comp_vector);
   SDK_ASSIGN_OR_RETURN(const v1::CreateSrqReply reply, pd->session()->Call(rpc::kCreateSrq, request));
   const absl::StatusOr<MappedQueue> ring =
       pd->session()->MapQueue(reply.ring(), shm::WorkQueueBytes(reply.ring().slot_count()));
-  if (!ring.ok()) {
+  const absl::StatusOr<const Lane*> lane =
+      pd->session()->MapLane(init.comp_vector, reply.has_lane() ? &reply.lane() : nullptr);
+  absl::Status status = ring.status();
+  status.Update(lane.status());
+  if (!status.ok()) {
     v1::DestroySrqRequest destroy;
     destroy.set_srq(reply.srq());
     pd->session()->Release(rpc::kDestroySrq, destroy).IgnoreError();
-    return ring.status();
+    return status;
   }
-  return std::shared_ptr<SrqState>(new SrqState(pd, reply, *ring, init.context));
+  return std::shared_ptr<SrqState>(new SrqState(pd, reply, *ring, **lane, init));
 }
 
 SrqState::~SrqState() { Destroy().IgnoreError(); }
@@ -106,7 +114,7 @@ absl::Status SrqState::PostRecv(std::span<const RecvWr> wrs, size_t* posted) noe
     }
     if (count != 0) writer_.Publish();
   }
-  if (count != 0) session()->Ring(doorbell_index_);
+  if (count != 0) lane_.Ring(doorbell_index_);
   if (posted != nullptr) *posted = count;
   if (error_number == 0) return absl::OkStatus();
   if (error_number == ENOMEM) {

@@ -63,6 +63,7 @@ class SrqState {
   uint32_t max_wr() const noexcept { return max_wr_; }
   uint32_t max_sge() const noexcept { return max_sge_; }
   void* context() const noexcept { return context_; }
+  uint32_t comp_vector() const noexcept { return comp_vector_; }
 
   absl::Status PostRecv(std::span<const RecvWr> wrs, size_t* posted) noexcept;
   absl::Status Modify(uint32_t limit);
@@ -80,8 +81,11 @@ class SrqState {
   size_t FlushInto(uint32_t qpn, std::span<Wc> out) noexcept;
 
  private:
-  SrqState(std::shared_ptr<PdState> pd, const v1::CreateSrqReply& reply, MappedQueue ring, void* context);
+  SrqState(std::shared_ptr<PdState> pd, const v1::CreateSrqReply& reply, MappedQueue ring, const Lane& lane,
+           const SrqInit& init);
 
+  const Lane& lane_;
+  const uint32_t comp_vector_;
   const std::shared_ptr<PdState> pd_;
   const uint64_t handle_;
   const uint32_t max_wr_;

@@ -34,6 +34,7 @@ void FillSession(session::Session& session, v1::SessionStatus* status) {
   status->set_completions_in_error(counters.completion_errors);
   status->set_bytes_sent(counters.send_bytes);
   status->set_bytes_received(counters.recv_bytes);
+  for (const uint32_t index : session.engine_indices()) status->add_engines(index);
 }
 
 void FillEngine(const engine::EngineProxy& engine, v1::EngineStatus* status) {

@@ -149,8 +149,9 @@ void AddProcess(Families* out) {
 
 void AddEngines(const MetricsSources& sources, Families* out) {
   std::vector<double> sessions(sources.inventory->engines.size());
-  sources.registry->ForEach(
-      [&sessions](session::Session& session) { ++sessions[session.engine_index()]; });
+  sources.registry->ForEach([&sessions](session::Session& session) {
+    for (const uint32_t index : session.engine_indices()) ++sessions[index];
+  });
   for (const engine::EngineProxy* engine : sources.inventory->engines) {
     const engine::EngineStats stats = engine->Stats();
     const Labels labels = {{"engine", absl::StrCat(engine->index())}};
@@ -211,22 +212,6 @@ void AddDevices(const MetricsSources& sources, Families* out) {
     for (const device::CounterValue& counter : shared.read()) {
       AddCounter(absl::StrCat("rdmad_", shared.kind, "_"), counter, {}, out);
     }
-  }
-}
-
-void AddTo(const engine::SessionCounters& counters, engine::SessionCounters* total) {
-  total->send_wrs += counters.send_wrs;
-  total->recv_wrs += counters.recv_wrs;
-  total->send_bytes += counters.send_bytes;
-  total->recv_bytes += counters.recv_bytes;
-  total->completions += counters.completions;
-  total->completions_dropped += counters.completions_dropped;
-  total->malformed_wrs += counters.malformed_wrs;
-  total->doorbells += counters.doorbells;
-  total->channel_events += counters.channel_events;
-  total->channel_full += counters.channel_full;
-  for (size_t i = 0; i < engine::kWcStatusCount; ++i) {
-    total->completions_by_status[i] += counters.completions_by_status[i];
   }
 }
 
@@ -307,7 +292,7 @@ void AddSessions(const SessionRegistry& registry, Families* out) {
       return;
     }
     AddCounts(session.Counts(), &other_objects);
-    AddTo(session.Counters(), &other_counters);
+    other_counters += session.Counters();
     other_refusals += session.quota_refusals();
   });
   if (shown == kMaxSessionsShown) {

@@ -59,11 +59,15 @@ SessionRegistry::~SessionRegistry() {
 }
 
 // Those that end still count: they have work there until they are gone.
-engine::EngineProxy* SessionRegistry::LeastUsedEngine() const {
+std::vector<engine::EngineProxy*> SessionRegistry::LeastUsedFirst() const {
   std::vector<size_t> sessions(engines_.size());
-  for (const auto& [id, entry] : entries_) ++sessions[entry.session->engine_index()];
-  const auto least = std::min_element(sessions.begin(), sessions.end());
-  return engines_[static_cast<size_t>(least - sessions.begin())];
+  for (const auto& [id, entry] : entries_) {
+    for (const uint32_t index : entry.session->engine_indices()) ++sessions[index];
+  }
+  const auto least = std::min_element(sessions.begin(), sessions.end()) - sessions.begin();
+  std::vector<engine::EngineProxy*> engines = engines_;
+  std::rotate(engines.begin(), engines.begin() + least, engines.end());
+  return engines;
 }
 
 absl::Status SessionRegistry::CheckLimits(const session::SessionIdentity& identity) const {
@@ -91,7 +95,7 @@ void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionId
   const uint64_t id = ++last_id_;
   identity.id = id;
   session::SessionEnvironment environment = environment_;
-  environment.engine = LeastUsedEngine();
+  environment.engines = LeastUsedFirst();
   auto made = std::make_unique<session::Session>(environment, std::move(identity), session_limits_,
                                                  link.get());
   session::Session* session = made.get();

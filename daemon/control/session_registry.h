@@ -37,8 +37,9 @@ class SessionLink : public session::DescriptorSender {
 
 class SessionRegistry final : public session::SessionHost {
  public:
-  // `environment` lacks the host, which is this registry, and the engine: each session gets the one
-  // of `engines`, at least one, that has the fewest.
+  // `environment` lacks the host, which is this registry, and the engines: each session gets the
+  // one of `engines`, at least one, that serves the fewest, and behind it those that follow, in a
+  // ring.
   SessionRegistry(boost::asio::io_context& loop, std::vector<engine::EngineProxy*> engines,
                   const session::SessionEnvironment& environment, const DaemonLimits& limits,
                   const session::SessionLimits& session_limits);
@@ -87,7 +88,7 @@ class SessionRegistry final : public session::SessionHost {
     bool had_many_objects = false;  // when it ended
   };
 
-  [[nodiscard]] engine::EngineProxy* LeastUsedEngine() const;
+  [[nodiscard]] std::vector<engine::EngineProxy*> LeastUsedFirst() const;
   absl::Status CheckLimits(const session::SessionIdentity& identity) const;
   void EndEntry(Entry& entry, const std::string& reason);
   void OnClosed(uint64_t id);

@@ -24,6 +24,7 @@
 #include "daemon/memory/pool.h"
 #include "daemon/session/event_router.h"
 #include "daemon/session/handle_table.h"
+#include "daemon/session/lane.h"
 #include "daemon/session/quota.h"
 #include "daemon/session/session_host.h"
 #include "daemon/session/user_list.h"
@@ -110,19 +111,25 @@ struct PdObject : Object {
 };
 
 struct RegionObject : Object {
+  uint32_t device_index = 0;
   Charge bytes_charge;
   UseRef pd_use;
   UseRef pool_use;
   std::unique_ptr<device::Mr> mr;
+  LaneParts parts;
 };
 
 struct ChannelObject : Object {
-  UserList users;  // CQs
-  std::unique_ptr<engine::ChannelPort> port;
+  UserList users;     // CQs
+  int write_fd = -1;  // the first port's
+  // By completion vector, of the lanes that have CQs on the channel; the first lane's is always
+  // there.
+  std::map<uint32_t, std::unique_ptr<engine::ChannelPort>> ports;
 };
 
 struct CqObject : Object {
   UserList users;  // QPs, once for each of their queues
+  Lane* lane = nullptr;
   uint32_t device_index = 0;
   UseRef channel_use;
   EventToken token;
@@ -134,6 +141,7 @@ struct CqObject : Object {
 
 struct SrqObject : Object {
   UserList users;  // QPs
+  Lane* lane = nullptr;
   uint32_t device_index = 0;
   UseRef pd_use;
   EventToken token;
@@ -146,6 +154,7 @@ struct SrqObject : Object {
 
 struct QpObject : Object {
   UserList users;  // multicast attachments that were made by hand
+  Lane* lane = nullptr;
   device::QpType type = device::QpType::kRc;
   uint32_t device_index = 0;
   UseRef pd_use;
@@ -166,15 +175,20 @@ struct QpObject : Object {
 };
 
 struct AhObject : Object {
+  uint32_t device_index = 0;
+  const device::Pd* pd = nullptr;
   UseRef pd_use;
   NumberHold slot_handle;  // never 0
   std::unique_ptr<device::Ah> ah;
   std::unique_ptr<engine::AhPort> port;
+  LaneParts parts;
 };
 
 struct MwObject : Object {
+  uint32_t device_index = 0;
   UseRef pd_use;
   std::unique_ptr<device::Mw> mw;
+  LaneParts parts;
 };
 
 enum class McastUser : uint8_t { kByHand, kCmId };

@@ -1,9 +1,5 @@
 #include "daemon/session/session.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -11,7 +7,6 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/session/pipe.h"
-#include "proto/shm/doorbell.h"
 
 namespace rdmad::session {
 namespace {
@@ -20,6 +15,12 @@ memory::ArenaSetOptions ArenaOptions(const SessionLimits& limits) {
   memory::ArenaSetOptions options;
   options.limit_bytes = limits.max_arena_bytes;
   return options;
+}
+
+std::vector<LaneObject> In(Lane& lane, std::initializer_list<device::EngineObject*> objects) {
+  std::vector<LaneObject> all;
+  for (device::EngineObject* object : objects) all.push_back({&lane, object});
+  return all;
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ Session::Session(const SessionEnvironment& environment, SessionIdentity identity
       sender_(sender),
       slow_queue_(environment.host),
       quota_(limits),
-      arenas_(ArenaOptions(limits)) {}
+      arenas_(ArenaOptions(limits)),
+      lanes_(environment.engines.size()) {}
 
 Session::~Session() {
   RD_CHECK(state_ == State::kNew || state_ == State::kClosed, "a session is closed before it goes");
@@ -39,40 +41,30 @@ Session::~Session() {
 
 absl::StatusOr<AttachGift> Session::Open(std::function<void(absl::Status)> done) {
   RD_CHECK(state_ == State::kNew);
-  memory::SegmentOptions options;
-  options.name = absl::StrCat("rdmad-control-", identity_.id);
-  options.size_bytes = sizeof(shm::ControlSegment);
-  options.header = shm::SegmentKind::kControl;
-  RD_ASSIGN_OR_RETURN(control_segment_, memory::Segment::Create(options));
-  RD_ASSIGN_OR_RETURN(Pipe wake, MakePipe());
   RD_ASSIGN_OR_RETURN(Pipe async, MakePipe());
-
-  token_ = EventToken(environment_.router, this, kNoHandle);
-  engine::SessionPortInit init;
-  init.control = reinterpret_cast<shm::ControlSegment*>(control_segment_.data());
-  init.wake_fd = std::move(wake.read_end);
-  init.session_token = token_.value();
-  port_ = environment_.engine->CreateSessionPort(std::move(init));
+  RD_ASSIGN_OR_RETURN(Lane * lane, OpenLane(0, [this, done = std::move(done)] {
+                        if (state_ != State::kOpening)
+                          return done(absl::CancelledError("the session has ended"));
+                        state_ = State::kOpen;
+                        done(absl::OkStatus());
+                      }));
   async_channel_ = std::make_unique<AsyncChannel>(
       std::move(async.write_end), environment_.host,
       [this] { environment_.host->EndSession(*this, "does not read its async channel"); });
 
   AttachGift gift;
-  gift.control_segment = control_segment_.fd();
-  gift.control_segment_bytes = control_segment_.size_bytes();
-  gift.engine_page = environment_.engine->engine_page_fd();
-  gift.engine_index = environment_.engine->index();
-  gift.engine_page_bytes = environment_.engine->engine_page_bytes();
-  gift.wake_pipe = std::move(wake.write_end);
+  gift.control_segment = lane->control_segment.fd();
+  gift.control_segment_bytes = lane->control_segment.size_bytes();
+  gift.engine_page = lane->engine->engine_page_fd();
+  gift.engine_index = lane->engine->index();
+  gift.engine_page_bytes = lane->engine->engine_page_bytes();
+  gift.wake_pipe = std::move(lane->wake_pipe);
   gift.async_channel = std::move(async.read_end);
+  lane->delivered = true;
 
+  // The engine answers by way of the loop.
   state_ = State::kOpening;
   opened_at_ = environment_.clock();
-  Activate({port_.get()}, [this, done = std::move(done)] {
-    if (state_ != State::kOpening) return done(absl::CancelledError("the session has ended"));
-    state_ = State::kOpen;
-    done(absl::OkStatus());
-  });
   return gift;
 }
 
@@ -110,10 +102,13 @@ void Session::RetireBase() {
   base_retired_ = true;
   ++commands_in_flight_;
   pds_.ForEach([this](Handle handle, const PdObject& pd) {
-    Deactivate({pd.pd.get()}, [this, handle] { Bury(pds_, handle); });
+    Deactivate(first_lane(), {pd.pd.get()}, [this, handle] { Bury(pds_, handle); });
   });
-  for (const auto& [index, context] : contexts_) Deactivate({context.get()}, nullptr);
-  if (port_ != nullptr) Deactivate({port_.get()}, nullptr);
+  for (const auto& lane : lanes_) {
+    if (lane == nullptr) continue;
+    for (const auto& [index, context] : lane->contexts) Deactivate(*lane, {context.get()}, nullptr);
+    Deactivate(*lane, {lane->port.get()}, nullptr);
+  }
   --commands_in_flight_;
   FinishIfQuiet();
 }
@@ -135,11 +130,9 @@ void Session::FinishIfQuiet() {
   if (pool_left && pools_.count() != 0) return;
 
   state_ = State::kClosed;
-  contexts_.clear();
-  token_ = EventToken();
-  port_.reset();
+  // The first lane last: the contexts of the others share its own.
+  while (!lanes_.empty()) lanes_.pop_back();
   async_channel_.reset();
-  control_segment_ = memory::Segment();
   sender_ = nullptr;
   // Last: it may destroy this.
   std::function<void()> closed = std::move(closed_);
@@ -152,23 +145,38 @@ absl::Status Session::CheckOpen() const {
   return absl::CancelledError("the session has ended");
 }
 
-void Session::Activate(Objects objects, std::function<void()> then) {
-  Command(&engine::EngineProxy::Activate, objects, std::move(then));
+void Session::Activate(Lane& lane, Objects objects, std::function<void()> then) {
+  Command(&engine::EngineProxy::Activate, In(lane, objects), std::move(then));
 }
 
-void Session::Deactivate(Objects objects, std::function<void()> then) {
-  Command(&engine::EngineProxy::Deactivate, objects, std::move(then));
+void Session::Deactivate(Lane& lane, Objects objects, std::function<void()> then) {
+  Command(&engine::EngineProxy::Deactivate, In(lane, objects), std::move(then));
 }
 
-void Session::Command(EngineCommand command, Objects objects, std::function<void()> then) {
-  // Commands are answered in order, so the last answer speaks for all.
-  size_t left = objects.size();
-  for (device::EngineObject* object : objects) {
+void Session::Activate(Objects objects, const LaneParts& parts, std::function<void()> then) {
+  std::vector<LaneObject> all = In(first_lane(), objects);
+  all.insert(all.end(), parts.objects().begin(), parts.objects().end());
+  Command(&engine::EngineProxy::Activate, all, std::move(then));
+}
+
+void Session::Deactivate(Objects objects, const LaneParts& parts, std::function<void()> then) {
+  std::vector<LaneObject> all = In(first_lane(), objects);
+  all.insert(all.end(), parts.objects().rbegin(), parts.objects().rend());
+  Command(&engine::EngineProxy::Deactivate, all, std::move(then));
+}
+
+void Session::Command(EngineCommand command, const std::vector<LaneObject>& objects,
+                      std::function<void()> then) {
+  const auto left = std::make_shared<size_t>(objects.size());
+  const auto all_done = std::make_shared<std::function<void()>>(std::move(then));
+  for (const LaneObject& one : objects) {
     ++commands_in_flight_;
-    std::function<void()> callback;
-    if (--left == 0) callback = std::move(then);
-    (environment_.engine->*command)(*object,
-                                    [this, callback = std::move(callback)] { OnAnswer(callback); });
+    (one.lane->engine->*command)(*one.object, [this, left, all_done] {
+      const bool last = --*left == 0;
+      OnAnswer([last, all_done] {
+        if (last && *all_done) (*all_done)();
+      });
+    });
   }
 }
 
@@ -225,7 +233,7 @@ void Session::OnCqOverrun(Handle cq) {
 }
 
 void Session::OnDeviceEvent(uint32_t device_index, device::AsyncEventType type) {
-  if (async_channel_ == nullptr || !contexts_.contains(device_index)) return;
+  if (async_channel_ == nullptr || !first_lane().contexts.contains(device_index)) return;
   async_channel_->Send({static_cast<uint32_t>(type), 0, device_index});
 }
 

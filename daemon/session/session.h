@@ -8,18 +8,19 @@
 // Making an object: check the request, take the quota, make the device's object and the engine's
 // port, Activate them, send the descriptor if there is one, answer. What is slow in that (a
 // SlowObject, a large pool) is done elsewhere, one after the other for each session, so that none
-// keeps the others' waiting for more than one. Destroying it: refuse while others use it
-// (FailedPrecondition names a user, as verbs' EBUSY), Deactivate, free, answer. In between the
-// object is in another phase than kLive and calls do not find it. Handles, queue numbers, keys and
-// doorbells go back only after Deactivate was answered.
+// keeps the others' waiting for more than one. Which engine it lives on is its CQ's say; what is
+// for all engines of the session (lane.h) is there when all have answered. Destroying it: refuse
+// while others use it (FailedPrecondition names a user, as verbs' EBUSY), Deactivate, free, answer.
+// In between the object is in another phase than kLive and calls do not find it. Handles, queue
+// numbers, keys and doorbells go back only after Deactivate was answered.
 //
 // The end (Close): CM ids first, which tells the peers; then multicast attachments, memory
-// windows, QPs, SRQs, address handles, CQs, channels and regions are retired in that order. It relies
-// on the engine executing commands in order: a Deactivate may be posted while the Activate is still
-// on its way. What is being prepared goes when that is over. When all of it is gone, PDs, contexts
-// and the port of the session are retired; then memory goes. Calls in flight are answered too: with
-// Cancelled where they were making something. Close() is idempotent; the session may be destroyed
-// once it has called back.
+// windows, QPs, SRQs, address handles, CQs, channels and regions are retired in that order. It
+// relies on each engine executing commands in order: a Deactivate may be posted while the Activate
+// is still on its way. What is being prepared goes when that is over. When all of it is gone from
+// all engines, PDs, contexts and the ports of the session are retired; then memory goes. Calls in
+// flight are answered too: with Cancelled where they were making something. Close() is idempotent;
+// the session may be destroyed once it has called back.
 //
 // Thread: control. Owner: SessionRegistry (control).
 #pragma once
@@ -43,13 +44,14 @@
 #include "daemon/device/connection_manager.h"
 #include "daemon/engine/engine_proxy.h"
 #include "daemon/memory/arena.h"
-#include "daemon/memory/segment.h"
 #include "daemon/session/async_channel.h"
 #include "daemon/session/device_list.h"
 #include "daemon/session/event_router.h"
 #include "daemon/session/handle_table.h"
+#include "daemon/session/lane.h"
 #include "daemon/session/objects.h"
 #include "daemon/session/quota.h"
+#include "daemon/session/session_environment.h"
 #include "daemon/session/session_host.h"
 #include "daemon/session/slow_queue.h"
 #include "proto/rdmad/v1/admin.pb.h"
@@ -59,37 +61,6 @@
 #include "proto/rdmad/v1/verbs.pb.h"
 
 namespace rdmad::session {
-
-// What the daemon lends to a session; all of it outlives the session.
-struct SessionEnvironment {
-  engine::EngineProxy* engine = nullptr;
-  const DeviceList* devices = nullptr;
-  device::ConnectionManager* connection_manager = nullptr;  // null: no device can connect
-  EventRouter* router = nullptr;
-  HostBudget* pool_budget = nullptr;
-  SessionHost* host = nullptr;
-  std::function<device::TimeNs()> clock;
-};
-
-struct SessionIdentity {
-  uint64_t id = 0;   // never reused
-  std::string name;  // printable
-  pid_t pid = 0;
-  uid_t uid = 0;
-  gid_t gid = 0;
-};
-
-// What the attach reply carries, in the order of attach.proto. Descriptors that are not owned stay
-// the session's or the engine's.
-struct AttachGift {
-  int control_segment = -1;
-  int engine_page = -1;
-  uint32_t engine_index = 0;
-  UniqueFd wake_pipe;      // write end
-  UniqueFd async_channel;  // read end
-  uint64_t control_segment_bytes = 0;
-  uint64_t engine_page_bytes = 0;
-};
 
 class Session final : private cm::CmIdHost, private cm::EventChannelHost {
  public:
@@ -114,8 +85,12 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   [[nodiscard]] const SessionIdentity& identity() const noexcept { return identity_; }
   [[nodiscard]] device::TimeNs opened_at() const noexcept { return opened_at_; }
-  // Everything that the session makes lives on that engine.
-  [[nodiscard]] uint32_t engine_index() const noexcept { return environment_.engine->index(); }
+  // The engine of completion vector 0.
+  [[nodiscard]] uint32_t engine_index() const noexcept {
+    return environment_.engines.front()->index();
+  }
+  // All that it uses, that one first.
+  [[nodiscard]] std::vector<uint32_t> engine_indices() const;
 
   // --- session.proto
   void GetSession(const v1::GetSessionRequest& request, v1::GetSessionReply* reply, Done done);
@@ -209,12 +184,17 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
 
   // session.cc: the engine's answers and the end.
   using Objects = std::initializer_list<device::EngineObject*>;
-  void Activate(Objects objects, std::function<void()> then);
-  void Deactivate(Objects objects, std::function<void()> then);
-  // One of the two, for each object; `then` runs when the engine has answered for all.
+  // All in one lane.
+  void Activate(Lane& lane, Objects objects, std::function<void()> then);
+  void Deactivate(Lane& lane, Objects objects, std::function<void()> then);
+  // In the first lane, and the parts in theirs.
+  void Activate(Objects objects, const LaneParts& parts, std::function<void()> then);
+  void Deactivate(Objects objects, const LaneParts& parts, std::function<void()> then);
+  // One of the two, for each object; `then` runs when the engines have answered for all.
   using EngineCommand = void (engine::EngineProxy::*)(device::EngineObject&,
                                                       engine::EngineProxy::Done);
-  void Command(EngineCommand command, Objects objects, std::function<void()> then);
+  void Command(EngineCommand command, const std::vector<LaneObject>& objects,
+               std::function<void()> then);
   void OnAnswer(const std::function<void()>& then);
   void FinishIfQuiet();
   // What all others were made from.
@@ -266,11 +246,36 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void RunByWeight(uint64_t bytes, std::function<void()> work, std::function<void()> then);
   absl::StatusOr<Handle> PrepareRegion(const v1::RegisterRegionRequest& request);
 
+  // session_lanes.cc
+  [[nodiscard]] Lane& first_lane() const noexcept { return *lanes_.front(); }
+  // Makes its memory and tells the engine. Errors: ResourceExhausted (memory, descriptors).
+  absl::StatusOr<Lane*> OpenLane(uint32_t comp_vector, std::function<void()> then);
+  // The lane of a vector, opened at its first use. `operation` opens the message. Errors:
+  // InvalidArgument (there is no such vector), those of OpenLane().
+  absl::StatusOr<Lane*> LaneOf(const char* operation, uint32_t comp_vector);
+  // Sends the lane's descriptors if the client does not have them yet, and describes it.
+  absl::Status DeliverLane(Lane& lane, const std::function<v1::EngineLane*()>& message);
+  // The session's context on a device in a lane, opened at its first use. Errors: NotFound (no such
+  // device), those of Open() and Share().
+  absl::StatusOr<device::Context*> ContextOn(Lane& lane, uint32_t device_index);
+  absl::StatusOr<device::Context*> ContextOn(uint32_t device_index) {
+    return ContextOn(first_lane(), device_index);
+  }
+  // Tells the lane of what there is on a device that it has just opened.
+  void FillLane(Lane& lane, uint32_t device_index, device::Context& context);
+  // The parts of an object that all lanes which have its device open get, or one of them.
+  void AddParts(RegionObject* object);
+  void AddParts(MwObject* object);
+  void AddParts(AhObject* object);
+  void AddParts(AhObject* object, Lane& lane, device::Context& context);
+  // Lanes but the first that have the device open.
+  void ForEachOtherLane(uint32_t device_index,
+                        const std::function<void(Lane&, device::Context&)>& visit) const;
+  // The channel's port in a lane, made at its first use. Errors: ResourceExhausted (descriptors).
+  absl::StatusOr<engine::ChannelPort*> ChannelPortIn(Lane& lane, ChannelObject* channel);
+
   // session_verbs.cc, session_qp.cc
   absl::StatusOr<device::Device*> FindDevice(uint32_t index) const;
-  // The session's context on a device, opened at its first use. Errors: NotFound (no such device),
-  // those of Open().
-  absl::StatusOr<device::Context*> ContextOn(uint32_t device_index);
   absl::StatusOr<Handle> PreparePd(const v1::AllocPdRequest& request);
   absl::StatusOr<Handle> PrepareChannel(UniqueFd* read_end);
   absl::StatusOr<Handle> PrepareCq(const v1::CreateCqRequest& request);
@@ -279,7 +284,7 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::Status FillQp(const v1::CreateQpRequest& request, Handle handle, QpObject* object);
   absl::StatusOr<RingHold> AllocateRing(uint64_t bytes);
   // `operation` opens the message.
-  absl::StatusOr<NumberHold> TakeDoorbell(const char* operation);
+  absl::StatusOr<NumberHold> TakeDoorbell(const char* operation, Lane& lane);
   // Sends the arena's descriptor if the client does not have it yet, and describes the ring.
   absl::Status Deliver(const RingHold& ring, uint32_t slot_count, v1::QueueLocation* location);
 
@@ -338,18 +343,13 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   Quota quota_;
   memory::ArenaSet arenas_;
   std::set<uint64_t> delivered_arenas_;
-  std::vector<uint32_t> free_doorbells_;
-  uint32_t next_doorbell_ = 0;
   std::vector<uint32_t> free_slot_handles_;
   uint32_t next_slot_handle_ = 1;  // 0 names no address handle
 
-  memory::Segment control_segment_;
-  EventToken token_;
-  std::unique_ptr<engine::SessionPort> port_;
   std::unique_ptr<AsyncChannel> async_channel_;
 
   // Used objects stand above their users.
-  std::map<uint32_t, std::unique_ptr<device::Context>> contexts_;  // by device index
+  std::vector<std::unique_ptr<Lane>> lanes_;  // by completion vector; null: not in use
   HandleTable<PoolObject, HandleKind::kPool> pools_;
   HandleTable<PdObject, HandleKind::kPd> pds_;
   HandleTable<RegionObject, HandleKind::kRegion> regions_;

@@ -30,7 +30,11 @@ v1::ObjectCounts Session::Counts() const {
 }
 
 engine::SessionCounters Session::Counters() const {
-  return port_ != nullptr ? port_->Counters() : engine::SessionCounters();
+  engine::SessionCounters sum;
+  for (const auto& lane : lanes_) {
+    if (lane != nullptr) sum += lane->port->Counters();
+  }
+  return sum;
 }
 
 void Session::AddQpsByDevice(std::vector<uint32_t>* counts) const {
@@ -88,7 +92,7 @@ void Session::AddConnections(v1::ListConnectionsReply* reply, std::function<void
     status->set_qpn(qp->qp->qpn());
     ++*left;
     ++commands_in_flight_;
-    environment_.engine->QueryQp(*qp->qp, [this, status, answer](const device::QpAttr& attr) {
+    qp->lane->engine->QueryQp(*qp->qp, [this, status, answer](const device::QpAttr& attr) {
       OnAnswer([&] {
         status->set_qp_state(QpStateName(attr.state));
         status->set_path_mtu_bytes(device::MtuBytes(attr.path_mtu));

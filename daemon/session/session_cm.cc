@@ -265,7 +265,7 @@ void Session::SetQp(const v1::SetQpRequest& request, v1::SetQpReply*, Done done)
   }
   id->qp = request.qp();
   (*qp)->cm_id = request.id();
-  id->id->SetQp((*qp)->qp.get(), (*qp)->type, environment_.engine,
+  id->id->SetQp((*qp)->qp.get(), (*qp)->type, (*qp)->lane->engine,
                 [this, handle = request.id(), qp = request.qp(),
                  done = std::move(done)](absl::Status status) {
                   CmIdObject* bound = cm_ids_.Find(handle);

@@ -175,6 +175,7 @@ absl::StatusOr<Handle> Session::PrepareRegion(const v1::RegisterRegionRequest& r
   init.length_bytes = length;
   init.iova = request.iova();
   init.access = request.access() & ~kIgnoredAccess;
+  object->device_index = pd->device_index;
   RD_ASSIGN_OR_RETURN(object->mr, context->RegisterMr(*pd->pd, init));
   object->phase = Phase::kPreparing;
   RegionObject* region = object.get();
@@ -188,18 +189,20 @@ void Session::RegisterRegion(const v1::RegisterRegionRequest& request,
                              v1::RegisterRegionReply* reply, Done done) {
   absl::StatusOr<Handle> handle = PrepareRegion(request);
   if (!handle.ok()) return done(handle.status());
-  device::Mr& mr = *regions_.Find(*handle)->mr;
-  Prepare(mr, [this, &mr, handle = *handle, reply, done = std::move(done)](absl::Status prepared) {
-    if (!OnPrepared(*regions_.Find(handle), prepared, done)) return ReleaseRegion(handle);
-    Activate({&mr}, [this, handle, reply, done] {
-      const RegionObject* region = MakeLive(regions_, handle, done);
-      if (region == nullptr) return;
-      reply->set_region(handle);
-      reply->set_lkey(region->mr->lkey());
-      reply->set_rkey(region->mr->rkey());
-      done(absl::OkStatus());
-    });
-  });
+  RegionObject& made = *regions_.Find(*handle);
+  Prepare(*made.mr,
+          [this, &made, handle = *handle, reply, done = std::move(done)](absl::Status prepared) {
+            if (!OnPrepared(made, prepared, done)) return ReleaseRegion(handle);
+            AddParts(&made);
+            Activate({made.mr.get()}, made.parts, [this, handle, reply, done] {
+              const RegionObject* region = MakeLive(regions_, handle, done);
+              if (region == nullptr) return;
+              reply->set_region(handle);
+              reply->set_lkey(region->mr->lkey());
+              reply->set_rkey(region->mr->rkey());
+              done(absl::OkStatus());
+            });
+          });
 }
 
 void Session::DeregisterRegion(const v1::DeregisterRegionRequest& request,
@@ -214,7 +217,7 @@ void Session::RetireRegion(Handle handle, std::function<void()> on_gone) {
   RegionObject* region = regions_.Find(handle);
   const bool preparing = region->phase == Phase::kPreparing;
   if (!BeginRetiring(*region, std::move(on_gone)) || preparing) return;
-  Deactivate({region->mr.get()}, [this, handle] { ReleaseRegion(handle); });
+  Deactivate({region->mr.get()}, region->parts, [this, handle] { ReleaseRegion(handle); });
 }
 
 void Session::ReleaseRegion(Handle handle) {

@@ -27,7 +27,9 @@ absl::StatusOr<Handle> Session::PrepareMw(const v1::AllocMwRequest& request) {
   RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
   auto object = std::make_unique<MwObject>();
   RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("alloc_mw", Resource::kMws));
+  object->device_index = pd->device_index;
   RD_ASSIGN_OR_RETURN(object->mw, context->AllocMw(*pd->pd));
+  AddParts(object.get());
   MwObject* mw = object.get();
   RD_ASSIGN_OR_RETURN(const Handle handle, mws_.Insert(std::move(object)));
   mw->pd_use = UseRef(pd->users, handle);
@@ -37,7 +39,8 @@ absl::StatusOr<Handle> Session::PrepareMw(const v1::AllocMwRequest& request) {
 void Session::AllocMw(const v1::AllocMwRequest& request, v1::AllocMwReply* reply, Done done) {
   absl::StatusOr<Handle> handle = PrepareMw(request);
   if (!handle.ok()) return done(handle.status());
-  Activate({mws_.Find(*handle)->mw.get()}, [this, handle = *handle, reply, done = std::move(done)] {
+  const MwObject* made = mws_.Find(*handle);
+  Activate({made->mw.get()}, made->parts, [this, handle = *handle, reply, done = std::move(done)] {
     const MwObject* mw = MakeLive(mws_, handle, done);
     if (mw == nullptr) return;
     reply->set_mw(handle);
@@ -56,7 +59,7 @@ void Session::DeallocMw(const v1::DeallocMwRequest& request, v1::DeallocMwReply*
 void Session::RetireMw(Handle handle, std::function<void()> on_gone) {
   MwObject* mw = mws_.Find(handle);
   if (!BeginRetiring(*mw, std::move(on_gone))) return;
-  Deactivate({mw->mw.get()}, [this, handle] { Bury(mws_, handle); });
+  Deactivate({mw->mw.get()}, mw->parts, [this, handle] { Bury(mws_, handle); });
 }
 
 }  // namespace rdmad::session

@@ -40,6 +40,14 @@ absl::Status CheckSameDevice(const char* what, uint32_t pd_device, uint32_t devi
                                                  what, " of device ", device));
 }
 
+// `other` is of what the QP has beside its send CQ.
+absl::Status CheckSameLane(const char* what, const Lane* send_cq, const Lane* other) {
+  if (other == send_cq) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "create_qp: the send CQ is of completion vector ", send_cq->comp_vector, ", the ", what,
+      " of ", other->comp_vector, ": make all that a QP uses with the same comp_vector"));
+}
+
 absl::Status ModifyError(Handle handle, device::QpResult result) {
   const std::string what = absl::StrCat("modify_qp: ", HandleText(HandleKind::kQp, handle), ": ");
   switch (result) {
@@ -63,18 +71,18 @@ absl::Status ModifyError(Handle handle, device::QpResult result) {
 
 }  // namespace
 
-absl::StatusOr<NumberHold> Session::TakeDoorbell(const char* operation) {
+absl::StatusOr<NumberHold> Session::TakeDoorbell(const char* operation, Lane& lane) {
   uint32_t index = 0;
-  if (!free_doorbells_.empty()) {
-    index = free_doorbells_.back();
-    free_doorbells_.pop_back();
-  } else if (next_doorbell_ < shm::kMaxDoorbells) {
-    index = next_doorbell_++;
+  if (!lane.free_doorbells.empty()) {
+    index = lane.free_doorbells.back();
+    lane.free_doorbells.pop_back();
+  } else if (lane.next_doorbell < shm::kMaxDoorbells) {
+    index = lane.next_doorbell++;
   } else {
     return absl::ResourceExhaustedError(
         absl::StrCat(operation, ": the session has no doorbell left: limit=", shm::kMaxDoorbells));
   }
-  return NumberHold(&free_doorbells_, index);
+  return NumberHold(&lane.free_doorbells, index);
 }
 
 absl::StatusOr<Handle> Session::PrepareQp(const v1::CreateQpRequest& request) {
@@ -102,13 +110,17 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   for (const CqObject* cq : {send_cq, recv_cq}) {
     RD_RETURN_IF_ERROR(CheckSameDevice("a CQ", pd->device_index, cq->device_index));
   }
+  RD_RETURN_IF_ERROR(CheckSameLane("receive CQ", send_cq->lane, recv_cq->lane));
+  if (srq != nullptr) RD_RETURN_IF_ERROR(CheckSameLane("SRQ", send_cq->lane, srq->lane));
+  Lane& lane = *send_cq->lane;
   device::QpInit init;
   RD_ASSIGN_OR_RETURN(init.type, QpTypeFromMessage(request.qp_type()));
   init.cap = FromMessage(request.cap());
   RD_RETURN_IF_ERROR(CheckCaps(init.cap, srq != nullptr));
   if (srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
-  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(lane, pd->device_index));
 
+  qp->lane = &lane;
   qp->type = init.type;
   qp->device_index = pd->device_index;
   qp->pd_use = UseRef(pd->users, handle);
@@ -116,7 +128,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   qp->recv_cq_use = UseRef(recv_cq->users, handle);
   if (srq != nullptr) qp->srq_use = UseRef(srq->users, handle);
   qp->token = EventToken(environment_.router, this, handle);
-  RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell("create_qp"));
+  RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell("create_qp", lane));
   init.send_cq = send_cq->cq.get();
   init.recv_cq = recv_cq->cq.get();
   if (srq != nullptr) init.srq = srq->srq.get();
@@ -134,7 +146,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
     RD_ASSIGN_OR_RETURN(qp->recv_ring, AllocateRing(shm::WorkQueueBytes(qp->recv_slots)));
   }
   engine::QueuePairPortInit port;
-  port.session = port_.get();
+  port.session = lane.port.get();
   port.qp = qp->qp.get();
   port.pd = pd->pd.get();
   port.send_cq = send_cq->port.get();
@@ -143,7 +155,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   if (srq == nullptr) port.recv_ring = {qp->recv_ring.get().addr, qp->recv_slots};
   port.doorbell_index = qp->doorbell.get();
   port.owner_token = qp->token.value();
-  qp->port = environment_.engine->CreateQueuePairPort(port);
+  qp->port = lane.engine->CreateQueuePairPort(port);
   return absl::OkStatus();
 }
 
@@ -151,7 +163,7 @@ void Session::CreateQp(const v1::CreateQpRequest& request, v1::CreateQpReply* re
   absl::StatusOr<Handle> handle = PrepareQp(request);
   if (!handle.ok()) return done(handle.status());
   const QpObject* made = qps_.Find(*handle);
-  Activate({made->qp.get(), made->port.get()},
+  Activate(*made->lane, {made->qp.get(), made->port.get()},
            [this, handle = *handle, reply, done = std::move(done)] {
              const QpObject* qp = MakeLive(qps_, handle, done);
              if (qp == nullptr) return;
@@ -180,7 +192,7 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
         "modify_qp: qkey=%#x: the high bit marks keys of the fabric's managers", attr->qkey)));
   }
   ++commands_in_flight_;
-  environment_.engine->ModifyQp(*(*qp)->qp, *attr,
+  (*qp)->lane->engine->ModifyQp(*(*qp)->qp, *attr,
                                 [this, handle, done = std::move(done)](device::QpResult result) {
                                   OnAnswer([&] { done(ModifyError(handle, result)); });
                                 });
@@ -192,7 +204,7 @@ void Session::QueryQp(const v1::QueryQpRequest& request, v1::QueryQpReply* reply
   if (!qp.ok()) return done(qp.status());
   ToMessage((*qp)->qp->cap(), reply->mutable_cap());
   ++commands_in_flight_;
-  environment_.engine->QueryQp(*(*qp)->qp,
+  (*qp)->lane->engine->QueryQp(*(*qp)->qp,
                                [this, reply, done = std::move(done)](const device::QpAttr& attr) {
                                  OnAnswer([&] {
                                    ToMessage(attr, reply->mutable_attr());
@@ -220,7 +232,7 @@ void Session::RetireQp(Handle handle, std::function<void()> on_gone) {
   if (CmIdObject* id = cm_ids_.Find(qp->cm_id)) UnbindQp(*id);
   const std::map<IpAddress, Handle> groups = qp->groups;
   for (const auto& [group, attachment] : groups) RetireMulticast(attachment, nullptr);
-  Deactivate({qp->port.get(), qp->qp.get()}, [this, handle] { Bury(qps_, handle); });
+  Deactivate(*qp->lane, {qp->port.get(), qp->qp.get()}, [this, handle] { Bury(qps_, handle); });
 }
 
 }  // namespace rdmad::session

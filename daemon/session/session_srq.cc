@@ -54,11 +54,13 @@ absl::Status Session::FillSrq(const v1::CreateSrqRequest& request, Handle handle
   RD_RETURN_IF_ERROR(CheckRange("max_wr", request.max_wr(), 1, shm::kMaxQueueDepth));
   RD_RETURN_IF_ERROR(CheckRange("max_sge", request.max_sge(), 0, shm::kMaxSge));
   RD_RETURN_IF_ERROR(CheckLimit("create_srq", request.limit(), request.max_wr()));
-  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(pd->device_index));
+  RD_ASSIGN_OR_RETURN(srq->lane, LaneOf("create_srq", request.comp_vector()));
+  Lane& lane = *srq->lane;
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(lane, pd->device_index));
   srq->device_index = pd->device_index;
   srq->pd_use = UseRef(pd->users, handle);
   srq->token = EventToken(environment_.router, this, handle);
-  RD_ASSIGN_OR_RETURN(srq->doorbell, TakeDoorbell("create_srq"));
+  RD_ASSIGN_OR_RETURN(srq->doorbell, TakeDoorbell("create_srq", lane));
   device::SrqInit init;
   init.max_wr = request.max_wr();
   init.max_sge = request.max_sge();
@@ -69,12 +71,12 @@ absl::Status Session::FillSrq(const v1::CreateSrqRequest& request, Handle handle
   srq->slots = memory::WorkQueueSlots(srq->srq->max_wr(), srq->srq->max_sge(), 0);
   RD_ASSIGN_OR_RETURN(srq->ring, AllocateRing(shm::WorkQueueBytes(srq->slots)));
   engine::SrqPortInit port;
-  port.session = port_.get();
+  port.session = lane.port.get();
   port.srq = srq->srq.get();
   port.ring = {srq->ring.get().addr, srq->slots};
   port.doorbell_index = srq->doorbell.get();
   port.owner_token = srq->token.value();
-  srq->port = environment_.engine->CreateSrqPort(port);
+  srq->port = lane.engine->CreateSrqPort(port);
   return absl::OkStatus();
 }
 
@@ -83,16 +85,16 @@ void Session::CreateSrq(const v1::CreateSrqRequest& request, v1::CreateSrqReply*
   if (!handle.ok()) return done(handle.status());
   const SrqObject* made = srqs_.Find(*handle);
   if (request.limit() == 0) {
-    Activate({made->srq.get(), made->port.get()},
+    Activate(*made->lane, {made->srq.get(), made->port.get()},
              [this, handle = *handle, reply, done = std::move(done)] {
                AnswerSrq(handle, reply, done);
              });
     return;
   }
-  Activate({made->srq.get(), made->port.get()}, nullptr);
+  Activate(*made->lane, {made->srq.get(), made->port.get()}, nullptr);
   // Before the client can post: it must not be told of a queue that runs low while it is filled.
   ++commands_in_flight_;
-  environment_.engine->SetSrqLimit(
+  made->lane->engine->SetSrqLimit(
       *made->srq, request.limit(),
       [this, handle = *handle, reply, done = std::move(done)](device::QpResult result) {
         OnAnswer([&] {
@@ -108,6 +110,7 @@ void Session::AnswerSrq(Handle handle, v1::CreateSrqReply* reply, const Done& do
   const SrqObject* srq = MakeLive(srqs_, handle, done);
   if (srq == nullptr) return;
   absl::Status sent = Deliver(srq->ring, srq->slots, reply->mutable_ring());
+  if (sent.ok()) sent = DeliverLane(*srq->lane, [reply] { return reply->mutable_lane(); });
   if (!sent.ok()) return RetireSrq(handle, [done, sent] { done(sent); });
   reply->set_srq(handle);
   reply->set_max_wr(srq->srq->max_wr());
@@ -124,10 +127,11 @@ void Session::ModifySrq(const v1::ModifySrqRequest& request, v1::ModifySrqReply*
   const absl::Status allowed = CheckLimit("modify_srq", request.limit(), (*srq)->srq->max_wr());
   if (!allowed.ok()) return done(allowed);
   ++commands_in_flight_;
-  environment_.engine->SetSrqLimit(*(*srq)->srq, request.limit(),
-                                   [this, handle, done = std::move(done)](device::QpResult result) {
-                                     OnAnswer([&] { done(LimitError(handle, result)); });
-                                   });
+  (*srq)->lane->engine->SetSrqLimit(
+      *(*srq)->srq, request.limit(),
+      [this, handle, done = std::move(done)](device::QpResult result) {
+        OnAnswer([&] { done(LimitError(handle, result)); });
+      });
 }
 
 void Session::QuerySrq(const v1::QuerySrqRequest& request, v1::QuerySrqReply* reply, Done done) {
@@ -137,13 +141,13 @@ void Session::QuerySrq(const v1::QuerySrqRequest& request, v1::QuerySrqReply* re
   reply->set_max_wr((*srq)->srq->max_wr());
   reply->set_max_sge((*srq)->srq->max_sge());
   ++commands_in_flight_;
-  environment_.engine->QuerySrqLimit(*(*srq)->srq,
-                                     [this, reply, done = std::move(done)](uint32_t limit) {
-                                       OnAnswer([&] {
-                                         reply->set_limit(limit);
-                                         done(absl::OkStatus());
-                                       });
-                                     });
+  (*srq)->lane->engine->QuerySrqLimit(*(*srq)->srq,
+                                      [this, reply, done = std::move(done)](uint32_t limit) {
+                                        OnAnswer([&] {
+                                          reply->set_limit(limit);
+                                          done(absl::OkStatus());
+                                        });
+                                      });
 }
 
 void Session::DestroySrq(const v1::DestroySrqRequest& request, v1::DestroySrqReply*, Done done) {
@@ -161,7 +165,8 @@ void Session::DestroySrq(const v1::DestroySrqRequest& request, v1::DestroySrqRep
 void Session::RetireSrq(Handle handle, std::function<void()> on_gone) {
   SrqObject* srq = srqs_.Find(handle);
   if (!BeginRetiring(*srq, std::move(on_gone))) return;
-  Deactivate({srq->port.get(), srq->srq.get()}, [this, handle] { Bury(srqs_, handle); });
+  Deactivate(*srq->lane, {srq->port.get(), srq->srq.get()},
+             [this, handle] { Bury(srqs_, handle); });
 }
 
 }  // namespace rdmad::session

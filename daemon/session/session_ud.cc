@@ -41,13 +41,15 @@ absl::StatusOr<Handle> Session::PrepareAh(const v1::CreateAhRequest& request) {
         absl::StrCat("create_ah: no number is left: limit=", engine::kMaxAhs));
   }
   object->slot_handle = NumberHold(&free_slot_handles_, number);
+  object->device_index = pd->device_index;
+  object->pd = pd->pd.get();
   RD_ASSIGN_OR_RETURN(object->ah, context->CreateAh(*pd->pd, av));
   engine::AhPortInit init;
-  init.session = port_.get();
+  init.session = first_lane().port.get();
   init.ah = object->ah.get();
   init.pd = pd->pd.get();
   init.slot_handle = number;
-  object->port = environment_.engine->CreateAhPort(init);
+  object->port = first_lane().engine->CreateAhPort(init);
   object->phase = Phase::kPreparing;
   AhObject* ah = object.get();
   RD_ASSIGN_OR_RETURN(const Handle handle, ahs_.Insert(std::move(object)));
@@ -58,12 +60,13 @@ absl::StatusOr<Handle> Session::PrepareAh(const v1::CreateAhRequest& request) {
 void Session::CreateAh(const v1::CreateAhRequest& request, v1::CreateAhReply* reply, Done done) {
   absl::StatusOr<Handle> handle = PrepareAh(request);
   if (!handle.ok()) return done(handle.status());
-  const AhObject* made = ahs_.Find(*handle);
+  AhObject* made = ahs_.Find(*handle);
   Prepare(*made->ah, [this, made, handle = *handle, reply,
                       done = std::move(done)](absl::Status prepared) {
     // Letting go of one is quick.
     if (!OnPrepared(*ahs_.Find(handle), prepared, done)) return Bury(ahs_, handle);
-    Activate({made->ah.get(), made->port.get()}, [this, handle, reply, done] {
+    AddParts(made);
+    Activate({made->ah.get(), made->port.get()}, made->parts, [this, handle, reply, done] {
       const AhObject* ah = MakeLive(ahs_, handle, done);
       if (ah == nullptr) return;
       reply->set_ah(handle);
@@ -84,7 +87,7 @@ void Session::RetireAh(Handle handle, std::function<void()> on_gone) {
   AhObject* ah = ahs_.Find(handle);
   const bool preparing = ah->phase == Phase::kPreparing;
   if (!BeginRetiring(*ah, std::move(on_gone)) || preparing) return;
-  Deactivate({ah->port.get(), ah->ah.get()}, [this, handle] { Bury(ahs_, handle); });
+  Deactivate({ah->port.get(), ah->ah.get()}, ah->parts, [this, handle] { Bury(ahs_, handle); });
 }
 
 // ---- multicast
@@ -123,7 +126,7 @@ void Session::Attach(Handle qp_handle, const IpAddress& group, McastUser user, D
   if (!handle.ok()) return done(handle.status());
   MulticastObject* made = multicasts_.Find(*handle);
   made->waiting.push_back(std::move(done));
-  Activate({made->attachment.get()}, [this, handle = *handle] {
+  Activate(*qp.value()->lane, {made->attachment.get()}, [this, handle = *handle] {
     MulticastObject* multicast = multicasts_.Find(handle);
     RD_CHECK(multicast != nullptr, "an object outlives its Activate");
     absl::Status status = absl::CancelledError("attach_multicast: the QP was detached meanwhile");
@@ -143,7 +146,7 @@ absl::StatusOr<Handle> Session::PrepareMulticast(Handle qp_handle, const IpAddre
     return absl::InvalidArgumentError(absl::StrCat(
         "attach_multicast: ", HandleText(HandleKind::kQp, qp_handle), " is not of the type UD"));
   }
-  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(qp->device_index));
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(*qp->lane, qp->device_index));
   auto object = std::make_unique<MulticastObject>();
   RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("attach_multicast", Resource::kMulticasts));
   RD_ASSIGN_OR_RETURN(object->attachment, context->AttachMulticast(*qp->qp, group));
@@ -214,7 +217,7 @@ void Session::DetachCmId(const QpObject& qp) {
 void Session::RetireMulticast(Handle handle, std::function<void()> on_gone) {
   MulticastObject* multicast = multicasts_.Find(handle);
   if (!BeginRetiring(*multicast, std::move(on_gone))) return;
-  Deactivate({multicast->attachment.get()}, [this, handle] {
+  Deactivate(*qps_.Find(multicast->qp)->lane, {multicast->attachment.get()}, [this, handle] {
     MulticastObject* gone = multicasts_.Find(handle);
     const Handle qp = gone->qp;
     const IpAddress group = gone->group;

@@ -20,20 +20,6 @@ absl::StatusOr<device::Device*> Session::FindDevice(uint32_t index) const {
       absl::StrCat("device_index=", index, ": no such device, or it was removed"));
 }
 
-absl::StatusOr<device::Context*> Session::ContextOn(uint32_t device_index) {
-  RD_ASSIGN_OR_RETURN(device::Device * device, FindDevice(device_index));
-  if (const auto open = contexts_.find(device_index); open != contexts_.end()) {
-    return open->second.get();
-  }
-  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Context> context,
-                      device->Open(environment_.engine->index()));
-  device::Context* const made = context.get();
-  contexts_.emplace(device_index, std::move(context));
-  // The engine knows it before whatever is made from it: commands are executed in order.
-  Activate({made}, nullptr);
-  return made;
-}
-
 void Session::QueryDevices(const v1::QueryDevicesRequest&, v1::QueryDevicesReply* reply,
                            Done done) {
   if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
@@ -57,11 +43,12 @@ absl::StatusOr<Handle> Session::PreparePd(const v1::AllocPdRequest& request) {
 void Session::AllocPd(const v1::AllocPdRequest& request, v1::AllocPdReply* reply, Done done) {
   absl::StatusOr<Handle> handle = PreparePd(request);
   if (!handle.ok()) return done(handle.status());
-  Activate({pds_.Find(*handle)->pd.get()}, [this, handle = *handle, reply, done = std::move(done)] {
-    if (MakeLive(pds_, handle, done) == nullptr) return;
-    reply->set_pd(handle);
-    done(absl::OkStatus());
-  });
+  Activate(first_lane(), {pds_.Find(*handle)->pd.get()},
+           [this, handle = *handle, reply, done = std::move(done)] {
+             if (MakeLive(pds_, handle, done) == nullptr) return;
+             reply->set_pd(handle);
+             done(absl::OkStatus());
+           });
 }
 
 void Session::DeallocPd(const v1::DeallocPdRequest& request, v1::DeallocPdReply*, Done done) {
@@ -79,7 +66,7 @@ void Session::DeallocPd(const v1::DeallocPdRequest& request, v1::DeallocPdReply*
 void Session::RetirePd(Handle handle, std::function<void()> on_gone) {
   PdObject* pd = pds_.Find(handle);
   if (!BeginRetiring(*pd, std::move(on_gone))) return;
-  Deactivate({pd->pd.get()}, [this, handle] { Bury(pds_, handle); });
+  Deactivate(first_lane(), {pd->pd.get()}, [this, handle] { Bury(pds_, handle); });
 }
 
 absl::StatusOr<Handle> Session::PrepareChannel(UniqueFd* read_end) {
@@ -89,10 +76,11 @@ absl::StatusOr<Handle> Session::PrepareChannel(UniqueFd* read_end) {
                       quota_.Take("create_completion_channel", Resource::kChannels));
   RD_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
   *read_end = std::move(pipe.read_end);
+  object->write_fd = pipe.write_end.get();
   engine::ChannelPortInit init;
-  init.session = port_.get();
+  init.session = first_lane().port.get();
   init.write_fd = std::move(pipe.write_end);
-  object->port = environment_.engine->CreateChannelPort(std::move(init));
+  object->ports[0] = first_lane().engine->CreateChannelPort(std::move(init));
   return channels_.Insert(std::move(object));
 }
 
@@ -101,7 +89,7 @@ void Session::CreateCompletionChannel(const v1::CreateCompletionChannelRequest&,
   auto read_end = std::make_shared<UniqueFd>();
   absl::StatusOr<Handle> handle = PrepareChannel(read_end.get());
   if (!handle.ok()) return done(handle.status());
-  Activate({channels_.Find(*handle)->port.get()},
+  Activate(first_lane(), {channels_.Find(*handle)->ports.at(0).get()},
            [this, handle = *handle, read_end, reply, done = std::move(done)] {
              if (MakeLive(channels_, handle, done) == nullptr) return;
              const uint64_t tag = NextDescriptorTag();
@@ -131,7 +119,11 @@ void Session::DestroyCompletionChannel(const v1::DestroyCompletionChannelRequest
 void Session::RetireChannel(Handle handle, std::function<void()> on_gone) {
   ChannelObject* channel = channels_.Find(handle);
   if (!BeginRetiring(*channel, std::move(on_gone))) return;
-  Deactivate({channel->port.get()}, [this, handle] { Bury(channels_, handle); });
+  std::vector<LaneObject> ports;
+  for (const auto& [vector, port] : channel->ports) {
+    ports.push_back({lanes_[vector].get(), port.get()});
+  }
+  Command(&engine::EngineProxy::Deactivate, ports, [this, handle] { Bury(channels_, handle); });
 }
 
 absl::StatusOr<RingHold> Session::AllocateRing(uint64_t bytes) {
@@ -177,10 +169,11 @@ absl::Status Session::FillCq(const v1::CreateCqRequest& request, Handle handle, 
     return absl::InvalidArgumentError(
         absl::StrCat("create_cq: depth=", request.depth(), ": allowed are 1 to ", most));
   }
+  RD_ASSIGN_OR_RETURN(cq->lane, LaneOf("create_cq", request.comp_vector()));
   engine::ChannelPort* channel_port = nullptr;
   if (request.channel() != kNoHandle) {
     RD_ASSIGN_OR_RETURN(ChannelObject * channel, Live(channels_, request.channel()));
-    channel_port = channel->port.get();
+    RD_ASSIGN_OR_RETURN(channel_port, ChannelPortIn(*cq->lane, channel));
     cq->channel_use = UseRef(channel->users, handle);
   }
   cq->device_index = request.device_index();
@@ -188,14 +181,14 @@ absl::Status Session::FillCq(const v1::CreateCqRequest& request, Handle handle, 
   RD_ASSIGN_OR_RETURN(cq->ring, AllocateRing(shm::CqBytes(cq->entries)));
   cq->token = EventToken(environment_.router, this, handle);
   engine::CqPortInit init;
-  init.session = port_.get();
+  init.session = cq->lane->port.get();
   init.channel = channel_port;
   init.ring = cq->ring.get().addr;
   init.capacity = cq->entries;
   init.cq_handle = handle;
   init.cq_token = cq->token.value();
-  cq->port = environment_.engine->CreateCqPort(init);
-  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(request.device_index()));
+  cq->port = cq->lane->engine->CreateCqPort(init);
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(*cq->lane, request.device_index()));
   RD_ASSIGN_OR_RETURN(cq->cq, context->CreateCq(request.depth(), cq->port.get()));
   return absl::OkStatus();
 }
@@ -204,11 +197,13 @@ void Session::CreateCq(const v1::CreateCqRequest& request, v1::CreateCqReply* re
   absl::StatusOr<Handle> handle = PrepareCq(request);
   if (!handle.ok()) return done(handle.status());
   const CqObject* made = cqs_.Find(*handle);
-  Activate({made->port.get(), made->cq.get()},
+  Activate(*made->lane, {made->port.get(), made->cq.get()},
            [this, handle = *handle, reply, done = std::move(done)] {
              const CqObject* cq = MakeLive(cqs_, handle, done);
              if (cq == nullptr) return;
              absl::Status sent = Deliver(cq->ring, cq->entries, reply->mutable_ring());
+             if (sent.ok())
+               sent = DeliverLane(*cq->lane, [reply] { return reply->mutable_lane(); });
              if (!sent.ok()) return RetireCq(handle, [done, sent] { done(sent); });
              reply->set_cq(handle);
              reply->set_depth(cq->entries);
@@ -231,7 +226,7 @@ void Session::DestroyCq(const v1::DestroyCqRequest& request, v1::DestroyCqReply*
 void Session::RetireCq(Handle handle, std::function<void()> on_gone) {
   CqObject* cq = cqs_.Find(handle);
   if (!BeginRetiring(*cq, std::move(on_gone))) return;
-  Deactivate({cq->cq.get(), cq->port.get()}, [this, handle] { Bury(cqs_, handle); });
+  Deactivate(*cq->lane, {cq->cq.get(), cq->port.get()}, [this, handle] { Bury(cqs_, handle); });
 }
 
 }  // namespace rdmad::session

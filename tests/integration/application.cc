@@ -49,6 +49,15 @@ absl::StatusOr<Application> Application::Connect(const DaemonProcess& daemon,
   return Start(daemon, hoards ? "hoard" : "connect", WithPort(address, port), seed);
 }
 
+absl::StatusOr<Application> Application::UseLanes(const DaemonProcess& daemon,
+                                                  const std::string& address) {
+  RD_ASSIGN_OR_RETURN(Application app, Start(daemon, "lanes", address, 0));
+  const auto runs = [&app] { return app.Output().find("running") != std::string::npos; };
+  Eventually(absl::Seconds(20), [&] { return runs() || !app.process_.IsRunning(); });
+  if (runs()) return app;
+  return absl::InternalError("the application does not run: " + app.Output());
+}
+
 std::string Application::Output() const {
   return ReadFile(folder_->path() + "/output");
 }

@@ -20,6 +20,10 @@ class Application {
   static absl::StatusOr<Application> Connect(const DaemonProcess& daemon,
                                              const std::string& address, uint16_t port,
                                              uint64_t seed, bool hoards = false);
+  // Writes to itself on every completion vector; returns once all have. Errors: Internal with its
+  // output.
+  static absl::StatusOr<Application> UseLanes(const DaemonProcess& daemon,
+                                              const std::string& address);
 
   [[nodiscard]] uint16_t port() const noexcept { return port_; }
   // What it has printed so far.

@@ -14,8 +14,10 @@ namespace {
 constexpr absl::Duration kResolveTimeout = absl::Seconds(2);
 
 absl::StatusOr<CompletionQueue> MakeCq(const Client& client, uint32_t device_index,
-                                       const QpCap& cap, const CompletionChannel* channel) {
-  return CompletionQueue::Create(client, device_index, cap.max_send_wr + cap.max_recv_wr, channel);
+                                       const QpCap& cap, const CompletionChannel* channel,
+                                       uint32_t comp_vector) {
+  return CompletionQueue::Create(client, device_index, cap.max_send_wr + cap.max_recv_wr, channel,
+                                 nullptr, comp_vector);
 }
 
 }  // namespace
@@ -61,8 +63,9 @@ absl::StatusOr<QpPair> ConnectQps(const Client& from, const Client& to, const st
   QpPair pair;
   RD_ASSIGN_OR_RETURN(pair.listener, ListenOn(to, address));
   RD_ASSIGN_OR_RETURN(pair.active, Resolve(from, pair.listener.address));
-  RD_ASSIGN_OR_RETURN(pair.active_cq, MakeCq(from, pair.active.id->device_index().value_or(0),
-                                             options.active_cap, options.active_channel));
+  RD_ASSIGN_OR_RETURN(pair.active_cq,
+                      MakeCq(from, pair.active.id->device_index().value_or(0), options.active_cap,
+                             options.active_channel, options.active_vector));
   RD_RETURN_IF_ERROR(pair.active.id->CreateQp(
       nullptr, {.send_cq = pair.active_cq, .recv_cq = pair.active_cq, .cap = options.active_cap}));
   RD_RETURN_IF_ERROR(pair.active.id->Connect(options.active_param));
@@ -70,8 +73,9 @@ absl::StatusOr<QpPair> ConnectQps(const Client& from, const Client& to, const st
                       ExpectEvent(*pair.listener.channel, CmEventType::kConnectRequest));
   pair.passive = request->TakeId();
   request.reset();
-  RD_ASSIGN_OR_RETURN(pair.passive_cq, MakeCq(to, pair.passive->device_index().value_or(0),
-                                              options.passive_cap, options.passive_channel));
+  RD_ASSIGN_OR_RETURN(pair.passive_cq,
+                      MakeCq(to, pair.passive->device_index().value_or(0), options.passive_cap,
+                             options.passive_channel, options.passive_vector));
   RD_RETURN_IF_ERROR(pair.passive->CreateQp(
       nullptr,
       {.send_cq = pair.passive_cq, .recv_cq = pair.passive_cq, .cap = options.passive_cap}));

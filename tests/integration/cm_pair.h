@@ -46,6 +46,8 @@ struct QpPairOptions {
   const CompletionChannel* passive_channel = nullptr;
   ConnParam active_param;
   ConnParam passive_param;
+  uint32_t active_vector = 0;
+  uint32_t passive_vector = 0;
 };
 absl::StatusOr<QpPair> ConnectQps(const Client& from, const Client& to, const std::string& address,
                                   const QpPairOptions& options = {});

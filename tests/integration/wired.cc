@@ -61,7 +61,8 @@ absl::StatusOr<WiredEnd> MakeEnd(const Client& client, const std::string& addres
   if (options.cq != nullptr) {
     cq = *options.cq;
   } else {
-    RD_ASSIGN_OR_RETURN(cq, CompletionQueue::Create(client, device, 256));
+    RD_ASSIGN_OR_RETURN(
+        cq, CompletionQueue::Create(client, device, 256, nullptr, nullptr, options.comp_vector));
   }
   RD_ASSIGN_OR_RETURN(Pool pool, Pool::Create(client, WiredEnd::kMemoryBytes));
   RD_ASSIGN_OR_RETURN(Buffer memory, pool.Allocate(WiredEnd::kMemoryBytes));

@@ -43,7 +43,8 @@ struct WiredOptions {
   QpCap cap = {.max_send_wr = 64, .max_recv_wr = 64, .max_inline_bytes = 64};
   const SharedReceiveQueue* srq = nullptr;  // with `pd`
   const ProtectionDomain* pd = nullptr;     // else one of its own
-  const CompletionQueue* cq = nullptr;
+  const CompletionQueue* cq = nullptr;      // else one of its own, of `comp_vector`
+  uint32_t comp_vector = 0;
 };
 
 // In state Reset. Errors: NotFound (no device has `address`), those of the calls.

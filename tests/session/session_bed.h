@@ -79,12 +79,21 @@ struct Outcome {
 
 class SessionBed {
  public:
-  explicit SessionBed(const SessionLimits& limits = {}) : budget(uint64_t{1} << 40) {
-    engine = engine::Engine::Create({}).value();
-    engine->AddDataPath(&path);
-    engine->proxy().SetEventSink(&router);
+  explicit SessionBed(const SessionLimits& limits = {}, uint32_t engine_count = 1)
+      : budget(uint64_t{1} << 40) {
+    for (uint32_t index = 0; index < engine_count; ++index) {
+      if (index != 0) {
+        further_paths.push_back(std::make_unique<testing::FakeDataPath>());
+        device.AddPath(further_paths.back().get());
+      }
+      engine::EngineOptions options;
+      options.index = index;
+      engines.push_back(engine::Engine::Create(options).value());
+      engines.back()->AddDataPath(index == 0 ? &path : further_paths.back().get());
+      engines.back()->proxy().SetEventSink(&router);
+      environment.engines.push_back(&engines.back()->proxy());
+    }
     devices.Add(&device);
-    environment.engine = &engine->proxy();
     environment.devices = &devices;
     environment.connection_manager = &manager;
     environment.router = &router;
@@ -102,6 +111,7 @@ class SessionBed {
     EXPECT_EQ(manager.endpoints, 0);
     EXPECT_TRUE(device.groups.empty());
     EXPECT_EQ(device.slowness.objects, 0);
+    EXPECT_EQ(device.parts, 0);
   }
 
   // Lets engine, slow work and answers run until nothing happens any more.
@@ -115,9 +125,16 @@ class SessionBed {
   // Slow work stays where it is.
   void SettleButSlow() {
     for (int quiet = 0; quiet < 3;) {
-      quiet = engine->DoWork(0) == 0 ? quiet + 1 : 0;
-      engine->proxy().Poll();
+      int work = 0;
+      for (uint32_t index = 0; index < engines.size(); ++index) work += Turn(index);
+      quiet = work == 0 ? quiet + 1 : 0;
     }
+  }
+  // One engine's turn, and what comes of it.
+  int Turn(uint32_t engine) {
+    const int work = engines[engine]->DoWork(0);
+    engines[engine]->proxy().Poll();
+    return work;
   }
 
   void Open() {
@@ -282,7 +299,8 @@ class SessionBed {
   testing::FakeDataPath path;
   testing::FakeDevice device{&path};
   FakeConnectionManager manager;
-  std::unique_ptr<engine::Engine> engine;
+  std::vector<std::unique_ptr<testing::FakeDataPath>> further_paths;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
   EventRouter router;
   HostBudget budget;
   FakeHost host;

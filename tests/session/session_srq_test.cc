@@ -176,7 +176,7 @@ TEST_F(SessionSrq, EventsReachTheClientUnderItsHandle) {
   const Handle srq = bed_.MakeSrq(bed_.MakePd());
   const uint64_t token = bed_.device.last_srq->init().owner_token;
   // As a device says it: by the engine.
-  bed_.engine->async_sink()->OnAsyncEvent({device::AsyncEventType::kSrqLimitReached, token, 0});
+  bed_.engines[0]->async_sink()->OnAsyncEvent({device::AsyncEventType::kSrqLimitReached, token, 0});
   bed_.Settle();
   const std::vector<shm::AsyncEvent> events = bed_.ReadAsync();
   ASSERT_EQ(events.size(), 1u);

@@ -38,6 +38,7 @@ struct EndpointOptions {
   uint32_t recv_depth = 32;        // receives kept posted; a sender that is faster waits
   uint32_t max_recv_bytes = 8192;  // largest message that can be received; recv_depth times this is reserved
   uint32_t max_inline_bytes = 64;  // sends up to this are copied into the queue
+  uint32_t comp_vector = 0;        // which of the daemon's engines serves it; see CompletionQueue::Create
   WaitStyle wait = WaitStyle::kBlocking;
   absl::Duration connect_timeout = absl::Seconds(10);
   ConnParam param;

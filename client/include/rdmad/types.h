@@ -287,6 +287,7 @@ struct DeviceInfo {
   uint32_t max_mcast_groups = 0;
   uint32_t max_mcast_qps = 0;      // per group
   uint32_t atomic_capability = 0;  // ibv_atomic_cap: 0 none, 1 among this device's own atomics, 2 with the CPU's too
+  uint32_t num_comp_vectors = 1;   // see CompletionQueue::Create
 };
 
 }  // namespace rdmad

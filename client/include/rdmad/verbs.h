@@ -182,9 +182,17 @@ class CompletionQueue {
   CompletionQueue() = default;
 
   // `depth`: entries at least. Without a channel it can only be polled. `context` is the caller's.
-  // Errors: InvalidArgument (depth 0 or over the device's limit), ResourceExhausted, NotFound (no such device).
+  //
+  // `comp_vector` chooses the daemon's thread (engine) that serves the CQ and the QPs that complete into it, as on an HCA
+  // it chooses an interrupt: an application that is to use several cores of the daemon spreads its CQs over
+  // 0 <= comp_vector < DeviceInfo::num_comp_vectors. Vector 0 is the engine that the daemon gave to this client. A QP's CQs
+  // and SRQ must be of one vector; PDs, regions, windows, address handles and channels serve all of them. (On a verbs
+  // device a window is bound by QPs of one vector, that of its first bind.)
+  // Errors: InvalidArgument (depth 0 or over the device's limit, no such vector), ResourceExhausted, NotFound (no such
+  // device).
   static absl::StatusOr<CompletionQueue> Create(const Client& client, uint32_t device_index, uint32_t depth,
-                                                const CompletionChannel* channel = nullptr, void* context = nullptr);
+                                                const CompletionChannel* channel = nullptr, void* context = nullptr,
+                                                uint32_t comp_vector = 0);
 
   // Takes up to out.size() completions, oldest first; returns how many. When the daemon is gone, the WRs that were
   // outstanding come out with kWrFlushErr, each once.
@@ -200,6 +208,7 @@ class CompletionQueue {
                               WaitStyle style = WaitStyle::kBlocking);
 
   uint32_t depth() const noexcept;
+  uint32_t comp_vector() const noexcept;
   uint64_t handle() const noexcept;
   void* context() const noexcept;
   explicit operator bool() const noexcept { return state_ != nullptr; }
@@ -220,6 +229,7 @@ struct SrqInit {
   uint32_t max_sge = 1;
   uint32_t limit = 0;  // see SharedReceiveQueue::Modify
   void* context = nullptr;
+  uint32_t comp_vector = 0;  // that of the CQs of its QPs; see CompletionQueue::Create
 };
 
 // ibv_srq_attr.

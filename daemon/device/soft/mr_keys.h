@@ -1,12 +1,12 @@
-// The keys of the memory regions and windows of all soft devices: one space for all engines, since a
-// region may be used by QPs of any.
+// The keys of the memory regions and windows of all soft devices: one space for all engines, since
+// a region may be used by QPs of any.
 //
 // A key is index << 8 | generation. An index that is used again gets the next generation, so a key
 // from before fails. The engines' tables (mr_table.h) are found by the index.
 //
-// A window has one word here, which all engines see: where it is bound now, and the generation of its
-// last key. Who binds takes it, who frees gives it back; so a window is bound once, whichever engines
-// try, and its keys differ also from those that another engine bound it under.
+// A window has one word here, which all engines see: where it is bound now, and the generation of
+// its last key. Who binds takes it, who frees gives it back; so a window is bound once, whichever
+// engines try, and its keys differ also from those that another engine bound it under.
 //
 // Thread: control; the windows' words any. Owner: shared by the engines' tables.
 #pragma once

@@ -1,10 +1,10 @@
 // The memory regions and windows of one engine: from a key to bytes, with every check that verbs
 // asks for.
 //
-// Keys are the same on all engines (mr_keys.h): the index in one finds the entry, the generation must
-// be the entry's. lkey and rkey of a region are the same number; which rights a use needs is an
-// argument. Nobody keeps what Translate() returns beyond the call he makes it for: between two engine
-// turns a region may be gone.
+// Keys are the same on all engines (mr_keys.h): the index in one finds the entry, the generation
+// must be the entry's. lkey and rkey of a region are the same number; which rights a use needs is
+// an argument. Nobody keeps what Translate() returns beyond the call he makes it for: between two
+// engine turns a region may be gone.
 //
 // A window (type 2B) is an entry too: bound, it stands for part of a region and serves one QP.
 // Whose an entry is, is its *scope*: the PD of a region, the QP of a bound window. The two kinds of
@@ -97,10 +97,10 @@ class MrTable {
   void InsertWindow(uint32_t key, uint64_t pd_id) noexcept;
   void RemoveWindow(uint32_t first_key) noexcept;
   // Binds a window of `pd_id` that is free to part of a region of the same PD. False, and nothing
-  // has changed, if the window is bound (on any engine), of another PD or keeps its key; if the region has no
-  // kAccessMwBind, is too small, or has no local write where the window is to be written; if the
-  // rights are no remote ones. Length 0 frees a window that is bound to `qp_scope`, as ConnectX has
-  // it; the specification knows only invalidation for that.
+  // has changed, if the window is bound (on any engine), of another PD or keeps its key; if the
+  // region has no kAccessMwBind, is too small, or has no local write where the window is to be
+  // written; if the rights are no remote ones. Length 0 frees a window that is bound to `qp_scope`,
+  // as ConnectX has it; the specification knows only invalidation for that.
   [[nodiscard]] bool BindWindow(const WindowBind& bind, uint64_t pd_id, uint64_t qp_scope) noexcept;
   // Whether `key` is a window that is bound to the QP. A region is nothing to invalidate: none of
   // ours was registered by a WR.

@@ -1,6 +1,6 @@
-// One application's use of a soft device at one engine. Soft objects are told apart by their PD alone,
-// so there is nothing to be open or closed, and contexts of one application share no more than their
-// keys.
+// One application's use of a soft device at one engine. Soft objects are told apart by their PD
+// alone, so there is nothing to be open or closed, and contexts of one application share no more
+// than their keys.
 //
 // Thread: control. Owner: the session; the device outlives it.
 #pragma once

@@ -54,9 +54,9 @@ class SoftDataPath final : public device::DataPath,
                                                               const TransportConfig& config = {});
   ~SoftDataPath() override;
 
-  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index, and
-  // outlive the path; the keys of memory are the same on all. Before it runs.
-  // Errors: ResourceExhausted (the kernel would not watch).
+  // There are several engines: this is the path of `engine`; `rings` are theirs, by their index,
+  // and outlive the path; the keys of memory are the same on all. Before it runs. Errors:
+  // ResourceExhausted (the kernel would not watch).
   absl::Status JoinEngines(uint32_t engine, std::vector<StrayRing*> rings,
                            std::shared_ptr<MrKeys> keys);
 

@@ -149,8 +149,8 @@ absl::Status OpenContext::Check(const char* operation) const {
 }
 
 absl::Status OpenContext::Removed(const char* operation) const {
-  return absl::UnavailableError(
-      absl::StrCat(operation, ": device ", device_name(), " was removed; open it again when it is back"));
+  return absl::UnavailableError(absl::StrCat(operation, ": device ", device_name(),
+                                             " was removed; open it again when it is back"));
 }
 
 absl::Status OpenContext::Error(const char* operation, int error) const {

@@ -1,5 +1,5 @@
-// A session's use of a verbs device at one engine: the session has an ibv_context of its own, so that
-// the hardware keeps sessions apart and nothing of one is left when its context is closed.
+// A session's use of a verbs device at one engine: the session has an ibv_context of its own, so
+// that the hardware keeps sessions apart and nothing of one is left when its context is closed.
 //
 // Thread: as device::Context says. Owner: the session.
 #pragma once

@@ -21,9 +21,10 @@ absl::StatusOr<std::unique_ptr<VerbsCq>> VerbsCq::Create(std::shared_ptr<OpenCon
   }
   std::unique_ptr<VerbsCq> cq(new VerbsCq(std::move(context), sink));
   OpenContext& open = *cq->context_;
-  // Which of the hardware's vectors interrupts: by the engine, so that each has its own, and not the
-  // one that the application named, since most name the first.
-  const int vector = static_cast<int>(open.path().engine()) % std::max(open.hw()->num_comp_vectors, 1);
+  // Which of the hardware's vectors interrupts: by the engine, so that each has its own, and not
+  // the one that the application named, since most name the first.
+  const int vector =
+      static_cast<int>(open.path().engine()) % std::max(open.hw()->num_comp_vectors, 1);
   cq->hw_ = ibv_create_cq(open.hw(), static_cast<int>(depth), cq.get(), open.channel(), vector);
   if (cq->hw_ == nullptr) return open.Error("create_cq", errno);
   open.Add(HardwareKind::kCq, cq.get());

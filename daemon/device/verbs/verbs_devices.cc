@@ -74,13 +74,14 @@ bool HostHasDevices() {
   return list != nullptr && count > 0;
 }
 
-// One context's removal, seen from its engine: kills it. Once those of all engines are dead, control
-// closes what they have in common.
+// One context's removal, seen from its engine: kills it. Once those of all engines are dead,
+// control closes what they have in common.
 class VerbsDevices::Removal final : public device::EngineObject {
  public:
   explicit Removal(std::shared_ptr<OpenContext> context) : context_(std::move(context)) {}
   void Activate(device::TimeNs now) noexcept override { context_->path().Kill(*context_, now); }
   void Deactivate(device::TimeNs) noexcept override {}
+
  private:
   const std::shared_ptr<OpenContext> context_;
 };

@@ -1,4 +1,5 @@
-// Keys that several engines share: regions that are in all their tables, windows that are bound in one.
+// Keys that several engines share: regions that are in all their tables, windows that are bound in
+// one.
 #include "daemon/device/soft/mr_keys.h"
 
 #include <gtest/gtest.h>
@@ -116,7 +117,8 @@ TEST_F(MrKeysTest, OfTwoEnginesThatBindAtOnceOneHasIt) {
       ready.fetch_add(1);
       while (ready.load() < static_cast<int>(2 * (round + 1))) std::this_thread::yield();
       // Keys of this engine alone: a bind fails only because the other one has it.
-      const uint32_t key = (window & ~0xffu) | (2 * (round % 100) + 1 + static_cast<uint32_t>(engine));
+      const uint32_t key =
+          (window & ~0xffu) | (2 * (round % 100) + 1 + static_cast<uint32_t>(engine));
       if (!table.BindWindow(Bind(key), kPd, qp)) continue;
       ++won[static_cast<size_t>(engine)];
       EXPECT_TRUE(Opens(table, key, qp));

@@ -21,8 +21,8 @@ class VerbsLanesTest : public VerbsObjectsTest {
     VerbsObjectsTest::SetUp();
     ASSERT_OK_AND_ASSIGN(other_path_, VerbsDataPath::Create(&sink_, 1));
     ASSERT_OK_AND_ASSIGN(other_open_, open_->Share(other_path_.get()));
-    other_ = std::make_unique<VerbsContext>(
-        other_open_, std::vector{path_.get(), other_path_.get()});
+    other_ =
+        std::make_unique<VerbsContext>(other_open_, std::vector{path_.get(), other_path_.get()});
     other_->Activate(now_);
   }
   void TearDown() override {
