@@ -117,6 +117,38 @@ TEST_F(CmWireTest, ALostRtuIsMadeUpFor) {
   EXPECT_GE(lost, 1);
 }
 
+// No RTU arrives ever, so that the REPs that are sent again are of no help.
+TEST_F(CmWireTest, TheFirstDataEstablishesAConnectionWithoutRtu) {
+  if (!Start({.wire = true})) return;
+  hosts().wire()->SetHook([&](WireDirection, std::span<uint8_t> ip) {
+    return CmAttributeOf(ip) == kRtu ? WireVerdict::kDrop : WireVerdict::kPass;
+  });
+  for (const QpType type : {QpType::kRc, QpType::kUc}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    QpInit init;
+    init.type = type;
+    ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), TwoHosts::Ipv4(1)));
+    ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
+    ASSERT_OK(active.id->CreateQp(nullptr, init));
+    ASSERT_OK(active.id->Connect());
+    ASSERT_OK_AND_ASSIGN(auto request,
+                         ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
+    std::unique_ptr<CmId> passive = request->TakeId();
+    request.reset();
+    ASSERT_OK(passive->CreateQp(nullptr, init));
+    ASSERT_OK(passive->qp().PostRecv(1, nullptr, 0, nullptr));
+    ASSERT_OK(passive->Accept());
+    ASSERT_OK(ExpectEvent(*active.channel, CmEventType::kEstablished));
+    EXPECT_FALSE(ExpectEvent(*listening.channel, CmEventType::kEstablished,
+                             absl::Milliseconds(500)).ok());
+    ASSERT_OK(active.id->qp().PostSend(2, nullptr, 0, nullptr, kSendSignaled));
+    EXPECT_OK(ExpectEvent(*listening.channel, CmEventType::kEstablished));
+    ASSERT_OK(passive->qp().PostSend(3, nullptr, 0, nullptr, kSendSignaled));
+    ASSERT_OK(active.id->Disconnect());
+    EXPECT_OK(ExpectEvent(*listening.channel, CmEventType::kDisconnected));
+  }
+}
+
 // ---- Options
 
 TEST_F(CmWireTest, TheTypeOfServiceIsOnEveryPacketOfBothSides) {

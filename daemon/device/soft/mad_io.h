@@ -1,5 +1,5 @@
 // Where the CM gets its MADs from and sends them to: QP 1 of every soft device, all of them
-// together.
+// together. By the same way it hears of the first data of connected QPs.
 //
 // A MAD is one UD SEND_ONLY packet of exactly 256 bytes. The wire side (mad_ring, udp_port) has
 // checked ICRC, form, the destination QP, the Q_Key and the size of what Receive() yields; nothing
@@ -24,6 +24,9 @@ namespace rdmad::soft {
 using wire::kMadBytes;
 
 struct ReceivedMad {
+  // If this is not 0 there is no MAD: this QP of ours, which is connected to `src_qpn` at
+  // flow.remote, has just taken the first request from there.
+  wire::Qpn first_data_of{};
   Flow flow;  // flow.local: the address of ours that it was sent to; flow.remote: the sender's
   wire::Qpn src_qpn{};  // 1 unless the peer redirects its CM; answers go to QP 1
   wire::PKey pkey{};
@@ -40,7 +43,7 @@ class MadIo {
   // address of this same host, also `flow.local` itself, works.
   virtual bool SendMad(const Flow& flow, std::span<const uint8_t, kMadBytes> mad) noexcept = 0;
 
-  // Takes the oldest MAD that has arrived. False: none left.
+  // Takes the oldest MAD, or word of first data, that has arrived. False: none left.
   virtual bool Receive(ReceivedMad* out) noexcept = 0;
 
   // Readable (level-triggered) while Receive() may have something.

@@ -18,18 +18,37 @@ void MadRing::OnPacket(const Flow& flow, const wire::PacketView& packet) noexcep
   if (!wire::IsCmPacket(packet) || !wire::PKeysMatch(packet.pkey, wire::kDefaultPKey)) {
     return drop_malformed_.Add();
   }
+  ReceivedMad* const slot = Claim();
+  if (slot == nullptr) return drop_full_.Add();
+  slot->first_data_of = {};
+  slot->flow = flow;
+  slot->flow.ecn = kNotEct;  // answers go out by this flow
+  slot->src_qpn = packet.deth.src_qpn;
+  slot->pkey = packet.pkey;
+  std::copy_n(packet.payload.begin(), kMadBytes, slot->mad.begin());
+  Publish();
+  received_.Add();
+}
+
+void MadRing::OnFirstData(const Flow& flow, uint32_t qpn, uint32_t peer_qpn) noexcept {
+  ReceivedMad* const slot = Claim();
+  if (slot == nullptr) return;
+  slot->first_data_of = wire::Qpn(qpn);
+  slot->flow = flow;
+  slot->src_qpn = wire::Qpn(peer_qpn);
+  Publish();
+}
+
+ReceivedMad* MadRing::Claim() noexcept {
   const uint32_t tail = tail_.load(std::memory_order_relaxed);  // ours
   const uint32_t head =
       head_.load(std::memory_order_acquire);  // pairs with Pop(): the slot has been read
-  if (tail - head == capacity_) return drop_full_.Add();
-  ReceivedMad& slot = slots_[tail & (capacity_ - 1)];
-  slot.flow = flow;
-  slot.flow.ecn = kNotEct;  // answers go out by this flow
-  slot.src_qpn = packet.deth.src_qpn;
-  slot.pkey = packet.pkey;
-  std::copy_n(packet.payload.begin(), kMadBytes, slot.mad.begin());
+  return tail - head == capacity_ ? nullptr : &slots_[tail & (capacity_ - 1)];
+}
+
+void MadRing::Publish() noexcept {
+  const uint32_t tail = tail_.load(std::memory_order_relaxed);
   tail_.store(tail + 1, std::memory_order_release);  // pairs with Pop()
-  received_.Add();
   unflushed_ = true;
 }
 
@@ -43,9 +62,9 @@ void MadRing::Flush() noexcept {
 
 bool MadRing::Pop(ReceivedMad* out) noexcept {
   const uint32_t head = head_.load(std::memory_order_relaxed);      // ours
-  if (tail_.load(std::memory_order_acquire) == head) return false;  // pairs with OnPacket()
+  if (tail_.load(std::memory_order_acquire) == head) return false;  // pairs with Publish()
   *out = slots_[head & (capacity_ - 1)];
-  head_.store(head + 1, std::memory_order_release);  // pairs with OnPacket()
+  head_.store(head + 1, std::memory_order_release);  // pairs with Publish()
   return true;
 }
 

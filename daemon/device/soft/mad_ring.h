@@ -1,5 +1,5 @@
-// How datagrams for QP 1 get from an engine to the control thread: a bounded ring of MADs and a
-// wake-up.
+// How datagrams for QP 1, and word of QPs' first data, get from an engine to the control thread: a
+// bounded ring of MADs and a wake-up.
 //
 // The engine calls OnPacket() for every packet to QP 1; what is not a proper CM datagram is counted
 // and dropped there, and so is what finds the ring full: the engine never waits for control, and
@@ -32,6 +32,8 @@ class MadRing {
 
   // Engine thread.
   void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept;
+  // Lost without a trace if the ring is full: the CM's retries make up for that, too.
+  void OnFirstData(const Flow& flow, uint32_t qpn, uint32_t peer_qpn) noexcept;
   void Flush() noexcept;
 
   // Control thread. False: empty.
@@ -41,6 +43,10 @@ class MadRing {
   void AppendCounters(std::vector<device::CounterValue>* out) const;
 
  private:
+  // The slot to fill next; null: the ring is full. Publish() hands it over.
+  ReceivedMad* Claim() noexcept;
+  void Publish() noexcept;
+
   const int wake_fd_;
   const uint32_t capacity_;
   const std::unique_ptr<ReceivedMad[]> slots_;

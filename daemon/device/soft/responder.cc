@@ -269,10 +269,15 @@ void Responder::CompleteReceive(const ReceiveInfo& info) noexcept {
   qp_.Complete(*qp_.recv_cq, wc);
 }
 
+// The peer's first request says what its RTU says. The application hears of it in RTR only, where it
+// has a use for that; the CM always, since an RTU that gets lost must not keep the connection back.
 void Responder::NoteEstablished() noexcept {
-  if (established_ || qp_.state() != QpState::kRtr) return;
+  if (established_) return;
   established_ = true;
-  qp_.Raise(AsyncEventType::kCommEst);
+  if (qp_.state() == QpState::kRtr) qp_.Raise(AsyncEventType::kCommEst);
+  if (FirstDataSink* const sink = qp_.core.first_data) {
+    sink->OnFirstData(qp_.flow, qp_.qpn, qp_.attr.dest_qpn);
+  }
 }
 
 void Responder::BeginLocalMessage() noexcept {

@@ -172,7 +172,7 @@ class Responder {
   wire::Psn expected_psn_;
   wire::Msn msn_;
   Message message_ = Message::kNone;
-  bool established_ = false;    // kCommEst was raised
+  bool established_ = false;    // the peer's first request was told of
   Said said_ = Said::kNothing;  // about expected_psn_
   wire::Psn last_behind_;       // of the latest packet behind the missing one
   bool failing_ = false;        // a fatal NAK is on its way out; nothing is executed any more

@@ -37,7 +37,9 @@ SoftDataPath::SoftDataPath(UniqueFd epoll_fd, MadRing* mads, device::AsyncSink* 
     : epoll_fd_(std::move(epoll_fd)),
       poll_fds_{epoll_fd_.get()},
       mads_(mads),
-      transport_(this, async, config) {}
+      transport_(this, async, config) {
+  transport_.SetFirstDataSink(this);
+}
 
 SoftDataPath::~SoftDataPath() {
   RD_CHECK(ports_.empty() && groups_.empty(), "every port was deactivated");

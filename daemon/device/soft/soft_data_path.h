@@ -5,6 +5,7 @@
 //   -> UdpPort -> socket
 //   group's socket -> MulticastPort -> Transport::OnMulticast
 //   another engine's QP -> its StrayRing           our StrayRing -> Transport::OnPacket
+//   a QP's first data -> MadRing
 //
 // A turn receives a bounded number of messages from the ports that have some, then lets the
 // transport work. Which ports have some: those that had some last time are simply tried; for the
@@ -45,7 +46,8 @@ namespace rdmad::soft {
 class SoftDataPath final : public device::DataPath,
                            private PacketTx,
                            private PacketRx,
-                           private StrayPackets {
+                           private StrayPackets,
+                           private FirstDataSink {
  public:
   // `mads` (for packets to QP 1) and `async` outlive the data path.
   // Errors: ResourceExhausted (no descriptor for the epoll instance).
@@ -86,6 +88,10 @@ class SoftDataPath final : public device::DataPath,
   void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override;
   // StrayPackets, called by the transport.
   bool OnStray(const Flow& flow, const wire::PacketView& packet) noexcept override;
+  // FirstDataSink, called by the transport.
+  void OnFirstData(const Flow& flow, uint32_t qpn, uint32_t peer_qpn) noexcept override {
+    mads_->OnFirstData(flow, qpn, peer_qpn);
+  }
 
   int ReceiveAll(TimeNs now) noexcept;
   template <typename Port>

@@ -35,6 +35,10 @@ void Transport::SetStrayPackets(StrayPackets* strays) noexcept {
   core_->strays = strays;
 }
 
+void Transport::SetFirstDataSink(FirstDataSink* sink) noexcept {
+  core_->first_data = sink;
+}
+
 void Transport::OnMulticast(MulticastGroup& group, const Flow& flow, const wire::PacketView& packet,
                             TimeNs now) noexcept {
   group.Deliver(flow, packet, core_->counters, now);

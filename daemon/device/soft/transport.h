@@ -35,6 +35,14 @@ class StrayPackets {
   virtual bool OnStray(const Flow& flow, const wire::PacketView& packet) noexcept = 0;
 };
 
+// Hears of the first request that a connected QP takes from its peer, once until the QP is reset.
+// Thread: engine.
+class FirstDataSink {
+ public:
+  virtual ~FirstDataSink() = default;
+  virtual void OnFirstData(const Flow& flow, uint32_t qpn, uint32_t peer_qpn) noexcept = 0;
+};
+
 class Transport {
  public:
   // `tx` and `async` outlive the transport.
@@ -46,6 +54,8 @@ class Transport {
   void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept;
   // Who is asked about unknown QPNs first; outlives the transport. Before it runs.
   void SetStrayPackets(StrayPackets* strays) noexcept;
+  // Outlives the transport. Before it runs.
+  void SetFirstDataSink(FirstDataSink* sink) noexcept;
   // A packet to a group that QPs of this transport are in; `flow.local` is the group's address.
   void OnMulticast(MulticastGroup& group, const Flow& flow, const wire::PacketView& packet,
                    TimeNs now) noexcept;

@@ -20,6 +20,7 @@
 
 namespace rdmad::soft {
 
+class FirstDataSink;
 class StrayPackets;
 
 // QPs of addresses beyond these talk to each other by way of the kernel's loopback.
@@ -39,6 +40,7 @@ struct TransportCore {
 
   PacketTx* const tx;
   StrayPackets* strays = nullptr;  // of other engines; null: there are none
+  FirstDataSink* first_data = nullptr;  // null: nobody wants to know
   device::AsyncSink* const async;
   const TransportConfig config;
   MrTable mrs;

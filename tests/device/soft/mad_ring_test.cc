@@ -62,6 +62,24 @@ TEST_F(MadRingTest, HandsMadsOverInOrder) {
   EXPECT_FALSE(IsReadable(io_->poll_fd()));
 }
 
+TEST_F(MadRingTest, WordOfFirstDataKeepsItsPlaceAmongMads) {
+  MadRing* ring = io_->AddRing();
+  ring->OnPacket(kFlow, Mad(1));
+  ring->OnFirstData(kFlow, 0x22, 0x11);
+  ring->OnPacket(kFlow, Mad(2));
+  ring->Flush();
+  ReceivedMad word;
+  ASSERT_TRUE(io_->Receive(&word));
+  EXPECT_EQ(word.first_data_of, wire::Qpn());
+  ASSERT_TRUE(io_->Receive(&word));
+  EXPECT_EQ(word.first_data_of, wire::Qpn(0x22));
+  EXPECT_EQ(word.src_qpn, wire::Qpn(0x11));
+  EXPECT_EQ(word.flow.remote, kFlow.remote);
+  ASSERT_TRUE(io_->Receive(&word));
+  EXPECT_EQ(word.first_data_of, wire::Qpn());
+  EXPECT_EQ(word.mad[0], 2);
+}
+
 TEST_F(MadRingTest, FullRingDropsTheNewestAndCounts) {
   MadRing* ring = io_->AddRing();
   for (uint32_t i = 0; i < MadRing::kDefaultCapacity + 3; ++i)

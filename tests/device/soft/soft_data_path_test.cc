@@ -97,6 +97,22 @@ TEST_P(SoftDataPathRc, SendDeliversTheBytes) {
   }
 }
 
+// The QP is in RTS, where applications hear nothing of that.
+TEST_P(SoftDataPathRc, TheFirstRequestIsToldToTheCmOnce) {
+  for (size_t count = 1; count <= 3; ++count) {
+    ASSERT_EQ(right_->Recv(0, 64), PostResult::kOk);
+    ASSERT_EQ(left_->Send(WrOpcode::kSend, 0, 64), PostResult::kOk);
+    ASSERT_TRUE(AwaitSends(count));
+  }
+  ReceivedMad word;
+  ASSERT_TRUE(right_host_->mads->Receive(&word));
+  EXPECT_EQ(word.first_data_of, wire::Qpn(right_->qp->qpn()));
+  EXPECT_EQ(word.src_qpn, wire::Qpn(left_->qp->qpn()));
+  EXPECT_FALSE(right_host_->mads->Receive(&word));
+  EXPECT_FALSE(left_host_->mads->Receive(&word)) << "it was sent no request";
+  EXPECT_TRUE(right_host_->events.empty());
+}
+
 TEST_P(SoftDataPathRc, WriteDeliversTheBytesAndNoMore) {
   size_t count = 0;
   for (const uint32_t bytes : kSizes) {

@@ -60,6 +60,12 @@ CmConnection* CmConnectionTable::FindPassive(const IpAddress& remote,
   return found == passive_.end() ? nullptr : found->second;
 }
 
+CmConnection* CmConnectionTable::FindByRemoteQpn(const IpAddress& remote,
+                                                 wire::Qpn remote_qpn) const {
+  const auto found = by_remote_qpn_.find({remote, remote_qpn.value()});
+  return found == by_remote_qpn_.end() ? nullptr : found->second;
+}
+
 CmConnection* CmConnectionTable::AddRemoteQpn(CmConnection* connection) {
   CmConnection*& slot = by_remote_qpn_[QpnKey(*connection)];
   return std::exchange(slot, connection);

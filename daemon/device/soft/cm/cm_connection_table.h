@@ -35,6 +35,7 @@ class CmConnectionTable {
   // Null: none.
   CmConnection* Find(wire::CommId local_id) const;
   CmConnection* FindPassive(const IpAddress& remote, wire::CommId remote_id) const;
+  CmConnection* FindByRemoteQpn(const IpAddress& remote, wire::Qpn remote_qpn) const;
 
   // The peer's QP of a connection that is coming up or stands. Adding returns the connection that
   // had it until now.

@@ -22,6 +22,7 @@ struct CmCounters {
   uint64_t requests_over_backlog = 0;
   uint64_t requests_over_limit = 0;
   uint64_t established = 0;
+  uint64_t established_by_data = 0;
   uint64_t timeouts = 0;
   uint64_t stale = 0;
 };

@@ -58,6 +58,17 @@ void SoftConnectionManager::OnMad(const Flow& flow, const Mad& mad) {
   Dispatch(flow, header.transaction_id, message);
 }
 
+// Mostly it says nothing new, or the QP was connected without the CM.
+void SoftConnectionManager::OnFirstData(const ReceivedMad& word) {
+  CmConnection* const connection = connections_.FindByRemoteQpn(word.flow.remote, word.src_qpn);
+  if (connection == nullptr || connection->state() != CmState::kRepSent ||
+      connection->facts().local_qpn != word.first_data_of) {
+    return;
+  }
+  ++counters_.established_by_data;
+  (void)connection->NotifyCommEstablished();  // fits the state
+}
+
 void SoftConnectionManager::Dispatch(const Flow& flow, uint64_t transaction_id,
                                      const CmMessage& message) {
   if (const auto* req = std::get_if<wire::CmReq>(&message)) {

@@ -207,6 +207,10 @@ bool SoftConnectionManager::TakeMads(int budget) {
   ReceivedMad received;
   while (taken < budget && io_->Receive(&received)) {
     ++taken;
+    if (received.first_data_of != wire::Qpn()) {
+      OnFirstData(received);
+      continue;
+    }
     ++counters_.mads_received;
     OnMad(received.flow, received.mad);
   }

@@ -159,6 +159,7 @@ class SoftConnectionManager : public device::ConnectionManager,
 
   // ---- messages (cm_dispatch.cc) ----
   void OnMad(const Flow& flow, const Mad& mad);
+  void OnFirstData(const ReceivedMad& word);
   void Dispatch(const Flow& flow, uint64_t transaction_id, const wire::CmMessage& message);
   void OnReq(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req);
   void OnNewReq(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req);

@@ -242,7 +242,33 @@ TEST_F(CmConnect, LostRtuIsRepeatedForARepeatedRep) {
   EXPECT_EQ(client_.Count(CmEventType::kConnectResponse), 1);
 }
 
-TEST_F(CmConnect, FirstDataStandsForALostRtu) {
+TEST_F(CmConnect, FirstDataOfTheConnectionsQpStandsForALostRtu) {
+  Lose(CmAttribute::kRtu, 1000);
+  ListenOn(&server_, Address("0.0.0.0:7000"), AcceptIt);
+  ConnectTo(&client_, Address("10.0.0.2:7000"));
+  net_.RunFor(10 * kMs);
+  const auto data_comes = [this](uint32_t qpn, const std::string& peer, uint32_t peer_qpn) {
+    ReceivedMad word;
+    word.first_data_of = wire::Qpn(qpn);
+    word.flow = {.local = b_.ip, .remote = IpAddress::Parse(peer).value()};
+    word.src_qpn = wire::Qpn(peer_qpn);
+    b_.inbox.push_back(word);
+    net_.RunFor(kMs);
+  };
+  data_comes(0x22, "10.0.0.1", 0x12);
+  data_comes(0x22, "10.0.0.3", 0x11);
+  data_comes(0x23, "10.0.0.1", 0x11);
+  EXPECT_FALSE(accepted().Saw(CmEventType::kEstablished)) << "other QPs, or connected to others";
+  for (int i = 0; i < 2; ++i) {
+    data_comes(0x22, "10.0.0.1", 0x11);
+    EXPECT_EQ(accepted().Count(CmEventType::kEstablished), 1);
+  }
+  EXPECT_EQ(b_.manager->counters().established_by_data, 1u);
+  ASSERT_TRUE(net_.Run());
+  EXPECT_EQ(accepted().Count(CmEventType::kEstablished), 1);
+}
+
+TEST_F(CmConnect, NotifyOfTheApplicationStandsForALostRtu) {
   Lose(CmAttribute::kRtu, 1000);
   ListenOn(&server_, Address("0.0.0.0:7000"), AcceptIt);
   ConnectTo(&client_, Address("10.0.0.2:7000"));
