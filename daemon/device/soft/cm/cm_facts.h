@@ -33,7 +33,7 @@ struct CmFacts {
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 0;
   uint8_t rnr_retry_count = 0;
-  uint8_t ack_timeout = 0;  // code, of our QP
+  uint8_t ack_timeout = 0;  // code; for our QP, unless the application has said otherwise
 };
 
 // The ACK timeout (code) for a path whose round trip takes 2^(path_timeout) and a peer that answers

@@ -47,7 +47,8 @@ wire::CmReq MakeReq(const CmFacts& facts, const device::ConnParam& param, device
   req.primary.remote_gid = facts.flow.remote.gid();
   req.primary.traffic_class = facts.flow.traffic_class;
   req.primary.hop_limit = facts.flow.hop_limit;
-  req.primary.local_ack_timeout = facts.ack_timeout;
+  // For the peer's QP: there and back, and our delay.
+  req.primary.local_ack_timeout = AckTimeoutCode(facts.ack_timeout, options.target_ack_delay);
 
   const wire::IpCmHeader header{
       .source_port = local.port, .source = local.ip, .destination = peer.ip};

@@ -52,8 +52,7 @@ SoftCmEndpoint::SoftCmEndpoint(SoftConnectionManager* manager, device::PortSpace
       space_(space),
       id_(manager->Register(this)),
       sink_(sink),
-      qkey_(device::kUdpQkey),
-      ack_timeout_(manager->options_.local_ack_timeout) {}
+      qkey_(device::kUdpQkey) {}
 
 SoftCmEndpoint::~SoftCmEndpoint() {
   manager_->Enter();

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,7 +51,8 @@ class SoftCmEndpoint : public device::CmEndpoint {
   absl::Status Disconnect() override;
   absl::Status NotifyCommEstablished() override;
   // Options as in rdma_set_option(3), level RDMA_OPTION_ID, with the value sizes of the kernel.
-  // Unimplemented: another option.
+  // The ACK timeout is that of this side's QP, exactly, 0 (wait for ever) included; what the peer is
+  // told by the REQ for its own QP has our delay on top. Unimplemented: another option.
   absl::Status SetOption(uint32_t option, std::span<const uint8_t> value) override;
   // A group needs nobody's consent on Ethernet: the join succeeds in the next Poll(). Ids of the
   // UDP port space only. A link-local group without a scope is taken to be on the device's
@@ -143,7 +145,7 @@ class SoftCmEndpoint : public device::CmEndpoint {
   std::vector<Membership> memberships_;
   // Options.
   uint8_t tos_ = 0;
-  uint8_t ack_timeout_;
+  std::optional<uint8_t> ack_timeout_;
   bool reuse_addr_ = false;
   bool v6_only_ = false;
 };

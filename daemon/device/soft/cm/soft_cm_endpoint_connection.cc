@@ -48,7 +48,9 @@ absl::Status SoftCmEndpoint::Connect(const device::ConnParam& param) {
   facts.initiator_depth = param.initiator_depth;
   facts.retry_count = std::min<uint8_t>(param.retry_count, 7);
   facts.rnr_retry_count = std::min<uint8_t>(param.rnr_retry_count, 7);
-  facts.ack_timeout = ack_timeout_;
+  // Of the path; to wait for ever says nothing about that.
+  facts.ack_timeout =
+      BoundedAckTimeout(ack_timeout_.value_or(0), manager_->options_.local_ack_timeout);
   RD_ASSIGN_OR_RETURN(connection_, manager_->AddConnection(CmState::kReqSent, facts, device_, id_));
   state_ = State::kConnected;
   connection_->Start(
@@ -123,8 +125,11 @@ absl::StatusOr<device::QpAttr> SoftCmEndpoint::InitQpAttr(device::QpState state)
     case CmState::kRepRcvd:
     case CmState::kReqRcvd:
     case CmState::kRepSent:
-    case CmState::kEstablished:
-      return MakeQpAttr(connection_->facts(), state, min_rnr_timer);
+    case CmState::kEstablished: {
+      absl::StatusOr<device::QpAttr> attr = MakeQpAttr(connection_->facts(), state, min_rnr_timer);
+      if (attr.ok() && ack_timeout_) attr->timeout = *ack_timeout_;
+      return attr;
+    }
     case CmState::kDreqSent:
     case CmState::kTimewait:
     case CmState::kRejected:

@@ -122,6 +122,32 @@ TEST_F(SoftCmEndpointTest, LateAfOnlyCounts) {
   EXPECT_TRUE(other->BindAddr(Address("0.0.0.0:7000")).ok());
 }
 
+// What is on the wire is for the peer's QP, as with the kernel's rdma_cm.
+TEST_F(SoftCmEndpointTest, TheAckTimeoutThatIsSetIsExactlyTheOwnQps) {
+  const struct {
+    uint8_t set, in_req, accepting_set, accepting;
+  } kCases[] = {{12, 13, 31, 31}, {13, 14, 0, 0}, {15, 15, 7, 7}, {0, 16, 20, 20}, {31, 22, 1, 1}};
+  uint16_t port = 7000;
+  CmOptions slow;
+  slow.target_ack_delay = 16;
+  TestHost b(&net_, "10.0.0.2", slow);
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(static_cast<int>(c.set));
+    TestId client(&a_), server(&b);
+    ASSERT_TRUE(client->SetOption(3, std::vector<uint8_t>{c.set}).ok());
+    ListenOn(&server, {IpAddress::AnyV4(), ++port}, [&c](TestId& request) {
+      ASSERT_TRUE(request->SetOption(3, std::vector<uint8_t>{c.accepting_set}).ok());
+      AcceptIt(request);
+    });
+    ConnectTo(&client, {b.ip, port});
+    net_.RunFor(kSecond);
+    const auto& req = std::get<wire::CmReq>(net_.Last(wire::CmAttribute::kReq)->message);
+    EXPECT_EQ(req.primary.local_ack_timeout, c.in_req);
+    EXPECT_EQ(client->InitQpAttr(QpState::kRts)->timeout, c.set) << "the peer's delay is not added";
+    EXPECT_EQ((*server.requests.at(0))->InitQpAttr(QpState::kRts)->timeout, c.accepting);
+  }
+}
+
 TEST_F(SoftCmEndpointTest, OptionsShowOnTheWireAndInTheQp) {
   ASSERT_TRUE(id_->SetOption(0, std::vector<uint8_t>{0x28}).ok());
   ASSERT_TRUE(id_->SetOption(3, std::vector<uint8_t>{14}).ok());
@@ -134,7 +160,7 @@ TEST_F(SoftCmEndpointTest, OptionsShowOnTheWireAndInTheQp) {
   EXPECT_EQ(req.primary.traffic_class, 0x28);
   EXPECT_EQ(req.primary.local_ack_timeout, 14);
   EXPECT_EQ(id_->InitQpAttr(QpState::kRts)->timeout, 14);
-  EXPECT_EQ((*server.requests[0])->InitQpAttr(QpState::kRts)->timeout, 14);
+  EXPECT_EQ((*server.requests[0])->InitQpAttr(QpState::kRts)->timeout, 14) << "as the REQ says";
   EXPECT_EQ((*server.requests[0])->InitQpAttr(QpState::kRtr)->av.traffic_class, 0x28);
 }
 
@@ -378,11 +404,11 @@ TEST_F(SoftCmEndpointTest, PollDoesABoundedAmountAndSaysThatMoreIsLeft) {
     return count;
   };
   for (const int expected : {2, 4, 5}) {
-    EXPECT_EQ(small.manager->NextDeadline(), net_.now);
+    EXPECT_TRUE(small.HasWork());
     small.manager->Poll(net_.now);
     EXPECT_EQ(resolved(), expected);
   }
-  EXPECT_EQ(small.manager->NextDeadline(), device::kNever);
+  EXPECT_FALSE(small.HasWork());
 }
 
 }  // namespace
