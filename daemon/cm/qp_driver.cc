@@ -15,9 +15,9 @@ absl::Status RefusedByQp(const device::QpAttr& attr, device::QpResult result) {
 }  // namespace
 
 struct QpDriver::Chain {
-  QpDriver* driver;  // null once the chain was cut: answers that are still under way find nobody
+  QpDriver* driver;  // null once it is over: answers that are still under way find nobody
   std::vector<device::QpAttr> steps;
-  size_t next = 0;
+  size_t answered = 0;
   Done done;
 };
 
@@ -104,25 +104,23 @@ void QpDriver::MoveToErr(Done done) {
 
 void QpDriver::Start(std::vector<device::QpAttr> steps, Done done) {
   Cancel();
-  chain_ = std::make_shared<Chain>(Chain{this, std::move(steps), 0, std::move(done)});
-  Next(chain_);
+  const auto chain = std::make_shared<Chain>(Chain{this, std::move(steps), 0, std::move(done)});
+  chain_ = chain;
+  for (const device::QpAttr& step : chain->steps) {
+    // An engine that answers at once may have ended the chain, and the driver.
+    if (chain->driver == nullptr) return;
+    engine_->ModifyQp(*qp_, step, [chain](device::QpResult result) { OnAnswer(chain, result); });
+  }
 }
 
-void QpDriver::Next(const std::shared_ptr<Chain>& chain) {
-  engine_->ModifyQp(*qp_, chain->steps[chain->next], [chain](device::QpResult result) {
-    QpDriver* driver = chain->driver;
-    if (driver == nullptr) return;
-    const bool moved = result == device::QpResult::kOk;
-    if (moved && ++chain->next < chain->steps.size()) {
-      driver->Next(chain);
-      return;
-    }
-    driver->chain_ = nullptr;
-    // Last: the callee may destroy the driver.
-    if (chain->done) {
-      chain->done(moved ? absl::OkStatus() : RefusedByQp(chain->steps[chain->next], result));
-    }
-  });
+void QpDriver::OnAnswer(const std::shared_ptr<Chain>& chain, device::QpResult result) {
+  if (chain->driver == nullptr) return;
+  const bool moved = result == device::QpResult::kOk;
+  if (moved && ++chain->answered < chain->steps.size()) return;
+  std::exchange(chain->driver, nullptr)->chain_ = nullptr;
+  // Last: the callee may destroy the driver.
+  if (!chain->done) return;
+  chain->done(moved ? absl::OkStatus() : RefusedByQp(chain->steps[chain->answered], result));
 }
 
 }  // namespace rdmad::cm

@@ -1,9 +1,10 @@
 // Moves the QP of a CM id through the states of its connection, as librdmacm does it in the
 // application.
 //
-// A move is a chain of modify commands to the engine; the next goes out when the last was answered.
-// One chain runs at a time: going to ERR cuts a chain short. A chain whose driver has gone ends
-// quietly.
+// A move is a chain of modify commands to the engine, which executes them in order, so all of them
+// go out at once: three answers cost one wake-up on either side. Where one is refused, those behind
+// it come to nothing or lead to where the QP is not left. One chain runs at a time: going to ERR
+// cuts it short, and comes behind it. A chain whose driver has gone ends quietly.
 //
 // Thread: control. Owner: its CmId.
 #pragma once
@@ -60,7 +61,7 @@ class QpDriver {
   struct Chain;
 
   void Start(std::vector<device::QpAttr> steps, Done done);
-  void Next(const std::shared_ptr<Chain>& chain);
+  static void OnAnswer(const std::shared_ptr<Chain>& chain, device::QpResult result);
   void Cancel();
 
   device::Qp* qp_ = nullptr;

@@ -136,6 +136,16 @@ TEST_F(CmIdTest, QpThatRefusesIsAConnectErrorAndThePeerIsRejected) {
   EXPECT_EQ(manager_.log, (Log{"init", "err", "reject"}));
 }
 
+TEST_F(CmIdTest, WhatStandsBehindARefusedMoveIsOfNoConsequence) {
+  BindQp();
+  qp_.refuses = device::QpState::kRtr;
+  engine_.holds = true;
+  endpoint_->Say(CmEventType::kConnectResponse);
+  engine_.Run();
+  EXPECT_EQ(Types(), std::vector{CmEventType::kConnectError});
+  EXPECT_EQ(qp_.moves.back().state, device::QpState::kErr);
+}
+
 TEST_F(CmIdTest, RejectionWhileTheQpMovesIsTheOnlyOutcome) {
   BindQp();
   engine_.holds = true;
@@ -143,7 +153,7 @@ TEST_F(CmIdTest, RejectionWhileTheQpMovesIsTheOnlyOutcome) {
   endpoint_->Say(CmEventType::kRejected, 28);
   engine_.Run();
   EXPECT_EQ(Types(), std::vector{CmEventType::kRejected});
-  EXPECT_EQ(manager_.log, (Log{"init", "err"})) << "the chain was cut, no RTU was sent";
+  EXPECT_EQ(manager_.log, (Log{"init", "rtr", "rts", "err"})) << "no RTU was sent";
 }
 
 TEST_F(CmIdTest, EstablishThatComesTooLateReportsNothing) {
