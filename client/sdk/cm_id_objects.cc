@@ -60,11 +60,8 @@ absl::Status CmId::CreateQp(const ProtectionDomain* pd, const QpInit& init) {
   const uint32_t vector = VectorOf(complete);
   SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, device, init.cap.max_send_wr, vector, &complete.send_cq));
   SDK_RETURN_IF_ERROR(MakeMissingCq(state_->session, device, receives, vector, &complete.recv_cq));
-  SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::QueuePairState> pair, sdk::QueuePairState::Create(pd_state, complete));
-  v1::SetQpRequest request;
-  request.set_id(state_->handle);
-  request.set_qp(pair->handle());
-  SDK_RETURN_IF_ERROR(state_->session->Call(rpc::kSetQp, request).status());
+  SDK_ASSIGN_OR_RETURN(std::shared_ptr<sdk::QueuePairState> pair,
+                       sdk::QueuePairState::Create(pd_state, complete, state_->handle));
   pair->set_state(is_datagram ? QpState::kRts : QpState::kInit);
   const std::lock_guard lock(state_->mutex);
   state_->qp = std::move(pair);

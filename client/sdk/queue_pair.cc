@@ -96,7 +96,7 @@ QueuePairState::QueuePairState(std::shared_ptr<PdState> pd, const QpInit& init, 
 }
 
 absl::StatusOr<std::shared_ptr<QueuePairState>> QueuePairState::Create(const std::shared_ptr<PdState>& pd,
-                                                                       const QpInit& init) {
+                                                                       const QpInit& init, uint64_t cm_id) {
   if (!init.send_cq || !init.recv_cq) return absl::InvalidArgumentError("create_qp: a CQ is missing");
   const std::shared_ptr<Session>& session = pd->session();
   if (init.send_cq.state()->session() != session || init.recv_cq.state()->session() != session ||
@@ -123,6 +123,7 @@ absl::StatusOr<std::shared_ptr<QueuePairState>> QueuePairState::Create(const std
   request.mutable_cap()->set_max_inline_bytes(init.cap.max_inline_bytes);
   request.set_signal_all(init.signal_all);
   request.set_cookie(cookie);
+  request.set_cm_id(cm_id);
   absl::StatusOr<v1::CreateQpReply> reply = session->Call(rpc::kCreateQp, request);
   if (!reply.ok()) {
     session->qps().Remove(cookie);

@@ -25,8 +25,9 @@ namespace rdmad::sdk {
 // Owner: handles, and the CM id that it belongs to.
 class QueuePairState {
  public:
+  // `cm_id`: the id that drives it; 0: none does.
   static absl::StatusOr<std::shared_ptr<QueuePairState>> Create(const std::shared_ptr<PdState>& pd,
-                                                                const QpInit& init);
+                                                                const QpInit& init, uint64_t cm_id = 0);
   ~QueuePairState();
   QueuePairState(const QueuePairState&) = delete;
   QueuePairState& operator=(const QueuePairState&) = delete;

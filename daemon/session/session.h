@@ -281,6 +281,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::StatusOr<Handle> PrepareCq(const v1::CreateCqRequest& request);
   absl::Status FillCq(const v1::CreateCqRequest& request, Handle handle, CqObject* object);
   absl::StatusOr<Handle> PrepareQp(const v1::CreateQpRequest& request);
+  void BindNewQp(Handle handle, Handle id, v1::CreateQpReply* reply, Done done);
+  void DeliverQp(Handle handle, v1::CreateQpReply* reply, const Done& done);
   absl::Status FillQp(const v1::CreateQpRequest& request, Handle handle, QpObject* object);
   absl::StatusOr<RingHold> AllocateRing(uint64_t bytes);
   // `operation` opens the message.

@@ -164,19 +164,37 @@ void Session::CreateQp(const v1::CreateQpRequest& request, v1::CreateQpReply* re
   if (!handle.ok()) return done(handle.status());
   const QpObject* made = qps_.Find(*handle);
   Activate(*made->lane, {made->qp.get(), made->port.get()},
-           [this, handle = *handle, reply, done = std::move(done)] {
-             const QpObject* qp = MakeLive(qps_, handle, done);
-             if (qp == nullptr) return;
-             absl::Status sent = Deliver(qp->send_ring, qp->send_slots, reply->mutable_send_ring());
-             if (sent.ok() && qp->recv_ring.valid())
-               sent = Deliver(qp->recv_ring, qp->recv_slots, reply->mutable_recv_ring());
-             if (!sent.ok()) return RetireQp(handle, [done, sent] { done(sent); });
-             reply->set_qp(handle);
-             reply->set_qpn(qp->qp->qpn());
-             ToMessage(qp->qp->cap(), reply->mutable_cap());
-             reply->set_doorbell_index(qp->doorbell.get());
-             done(absl::OkStatus());
+           [this, handle = *handle, id = request.cm_id(), reply, done = std::move(done)] {
+             if (MakeLive(qps_, handle, done) == nullptr) return;
+             if (id == kNoHandle) return DeliverQp(handle, reply, done);
+             BindNewQp(handle, id, reply, done);
            });
+}
+
+void Session::BindNewQp(Handle handle, Handle id, v1::CreateQpReply* reply, Done done) {
+  v1::SetQpRequest bind;
+  bind.set_id(id);
+  bind.set_qp(handle);
+  SetQp(bind, nullptr, [this, handle, reply, done = std::move(done)](const absl::Status& bound) {
+    if (bound.ok()) return DeliverQp(handle, reply, done);
+    // Perhaps because it goes.
+    if (qps_.Find(handle) == nullptr) return done(bound);
+    RetireQp(handle, [done, bound] { done(bound); });
+  });
+}
+
+// Last: a queue that is delivered is the client's.
+void Session::DeliverQp(Handle handle, v1::CreateQpReply* reply, const Done& done) {
+  const QpObject* qp = qps_.Find(handle);
+  absl::Status sent = Deliver(qp->send_ring, qp->send_slots, reply->mutable_send_ring());
+  if (sent.ok() && qp->recv_ring.valid())
+    sent = Deliver(qp->recv_ring, qp->recv_slots, reply->mutable_recv_ring());
+  if (!sent.ok()) return RetireQp(handle, [done, sent] { done(sent); });
+  reply->set_qp(handle);
+  reply->set_qpn(qp->qp->qpn());
+  ToMessage(qp->qp->cap(), reply->mutable_cap());
+  reply->set_doorbell_index(qp->doorbell.get());
+  done(absl::OkStatus());
 }
 
 void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, Done done) {

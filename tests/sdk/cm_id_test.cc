@@ -60,7 +60,7 @@ class CmIdTest : public ::testing::Test {
 TEST_F(CmIdTest, DatagramQpIsReadyAtOnce) {
   const std::unique_ptr<CmId> id = ResolvedId(PortSpace::kUdp);
   ASSERT_TRUE(id->CreateQp(nullptr, {.type = QpType::kUd, .send_cq = {}, .recv_cq = {}, .cap = {}}).ok());
-  EXPECT_EQ(daemon_.LastRequest<v1::SetQpRequest>("SetQp").qp(), id->qp().handle());
+  EXPECT_EQ(daemon_.LastRequest<v1::CreateQpRequest>("CreateQp").cm_id(), id->handle());
   const AddressHandle ah = *AddressHandle::Create(*id->pd(), {});
   EXPECT_TRUE(id->qp().PostUdSend(1, nullptr, 0, nullptr, 0, ah, 1).ok());
 }

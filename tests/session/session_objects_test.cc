@@ -388,6 +388,30 @@ TEST_F(SessionObjects, QpBelongsToOneIdAtATime) {
   EXPECT_TRUE(bed_.Call(&Session::SetQp, other).ok());
 }
 
+TEST_F(SessionObjects, QpThatIsMadeForAnIdIsBoundToIt) {
+  const Handle pd = bed_.MakePd();
+  const Handle cq = bed_.MakeCq();
+  v1::CreateQpRequest create = bed_.QpRequest(pd, cq);
+  create.set_cm_id(bed_.MakeId(bed_.MakeEventChannel()));
+  const auto made = bed_.Call(&Session::CreateQp, create);
+  ASSERT_TRUE(made.ok()) << made.status;
+  v1::SetQpRequest another;
+  another.set_id(create.cm_id());
+  another.set_qp(bed_.MakeQp(pd, cq));
+  EXPECT_EQ(bed_.Call(&Session::SetQp, another).status.code(), StatusCode::kFailedPrecondition);
+  // Nothing is left of one that the id does not take, or that is for no id.
+  EXPECT_EQ(bed_.Call(&Session::CreateQp, create).status.code(), StatusCode::kFailedPrecondition);
+  v1::CreateQpRequest for_nobody = create;
+  for_nobody.set_cm_id(77);
+  EXPECT_EQ(bed_.Call(&Session::CreateQp, for_nobody).status.code(), StatusCode::kNotFound);
+  for (const Handle qp : {made.reply.qp(), another.qp()}) {
+    EXPECT_TRUE(bed_.Call(&Session::DestroyQp, DestroyQp(qp)).ok());
+  }
+  v1::DestroyCqRequest destroy_cq;
+  destroy_cq.set_cq(cq);
+  EXPECT_TRUE(bed_.Call(&Session::DestroyCq, destroy_cq).ok());
+}
+
 TEST_F(SessionObjects, QpThatAnIdDrivesCanBeDestroyed) {
   v1::SetQpRequest set;
   set.set_id(bed_.MakeId(bed_.MakeEventChannel()));
