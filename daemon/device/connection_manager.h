@@ -129,6 +129,7 @@ class ConnectionManager {
 
   virtual int poll_fd() const noexcept = 0;  // readable (level) when Poll() has work
   virtual void Poll(TimeNs now) = 0;         // bounded work: messages, timers, queued events
+  // Of the timers alone; every call may move it, those of endpoints too, so ask again after each.
   virtual TimeNs NextDeadline() const noexcept = 0;
 };
 

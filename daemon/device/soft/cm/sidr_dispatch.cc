@@ -25,9 +25,7 @@ absl::StatusOr<SidrExchange*> SoftConnectionManager::AddSidr(SidrState begin, Si
 // ---- SidrHost ----
 
 void SoftConnectionManager::SetTimer(SidrExchange& exchange, TimeNs deadline) {
-  const TimeNs before = sidr_.NextDeadline();
   sidr_.SetTimer(&exchange, deadline);
-  if (deadline < before) wake_.Kick();
 }
 
 void SoftConnectionManager::Emit(SidrExchange& exchange, device::CmEvent event) {

@@ -62,7 +62,6 @@ device::Mtu SoftConnectionManager::PathMtu(const device::Device& device, const I
 
 void SoftConnectionManager::SetQueryTimer(EndpointId id, TimeNs deadline) {
   queries_.emplace(deadline, id);
-  wake_.Kick();
 }
 
 absl::StatusOr<CmConnection*> SoftConnectionManager::AddConnection(CmState begin, CmFacts facts,
@@ -97,10 +96,7 @@ void SoftConnectionManager::SendMad(const Flow& flow, const Mad& mad) {
 }
 
 void SoftConnectionManager::SetTimer(CmConnection& connection, TimeNs deadline) {
-  const TimeNs before = connections_.NextDeadline();
   connections_.SetTimer(&connection, deadline);
-  // The owner sleeps until the deadline that it was told last.
-  if (deadline < before) wake_.Kick();
 }
 
 void SoftConnectionManager::Emit(CmConnection& connection, device::CmEvent event) {
@@ -171,9 +167,6 @@ void SoftConnectionManager::Poll(TimeNs now) {
 }
 
 TimeNs SoftConnectionManager::NextDeadline() const noexcept {
-  const bool idle =
-      events_.empty() && local_mads_.empty() && closed_.empty() && sidr_closed_.empty();
-  if (!idle) return now_;
   const TimeNs query = queries_.empty() ? device::kNever : queries_.begin()->first;
   return std::min({query, connections_.NextDeadline(), sidr_.NextDeadline()});
 }

@@ -1,5 +1,7 @@
 #include "tests/device/soft/cm/cm_testing.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -66,7 +68,7 @@ bool TestNet::RunUntil(TimeNs end) {
     TimeNs next = device::kNever;
     if (!in_flight_.empty()) next = in_flight_.top().time;
     for (TestHost* host : hosts) {
-      next = std::min(next, host->inbox.empty() ? host->manager->NextDeadline() : now);
+      next = std::min(next, host->HasWork() ? now : host->manager->NextDeadline());
     }
     if (next == device::kNever) return true;
     if (next > end) return false;
@@ -135,6 +137,11 @@ bool TestHost::SendMad(const Flow& flow, std::span<const uint8_t, kMadBytes> mad
   std::copy(mad.begin(), mad.end(), copy.begin());
   net->Send(flow, copy);
   return true;
+}
+
+bool TestHost::HasWork() const {
+  pollfd wait{manager->poll_fd(), POLLIN, 0};
+  return !inbox.empty() || ::poll(&wait, 1, 0) == 1;
 }
 
 bool TestHost::Receive(ReceivedMad* out) noexcept {

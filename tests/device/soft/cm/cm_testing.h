@@ -135,6 +135,9 @@ class TestHost : public MadIo, public DeviceDirectory {
   TestHost(TestNet* net, const std::string& address, CmOptions options = {});
   ~TestHost() override;
 
+  // Poll() has something to do, whatever the time.
+  [[nodiscard]] bool HasWork() const;
+
   // MadIo
   bool SendMad(const Flow& flow, std::span<const uint8_t, kMadBytes> mad) noexcept override;
   bool Receive(ReceivedMad* out) noexcept override;
