@@ -95,7 +95,7 @@ absl::Status CmId::ResolveRoute(uint32_t timeout_ms) {
 }
 
 absl::Status CmId::Listen(int backlog) {
-  max_backlog_ = backlog <= 0 ? kMaxBacklog : std::min(backlog, kMaxBacklog);
+  max_backlog_ = backlog <= 0 ? device::kMaxBacklog : std::min(backlog, device::kMaxBacklog);
   return endpoint_->Listen(backlog);
 }
 
@@ -299,8 +299,8 @@ void CmId::OnConnectRequest(CmEvent event) {
   std::unique_ptr<CmId> id(
       new CmId(manager_, host_, channel_, port_space_, std::move(event.new_endpoint)));
   // Nobody reads this channel any more, or nobody keeps up with it: the request ends here, which
-  // rejects it. The soft device counts, too, and then drops the message, as TCP does; on the verbs
-  // device the kernel counts only what we have not fetched yet, which is nothing.
+  // rejects it. A device that can drop it instead has counted before, by the same rule; the kernel
+  // counts only what we have not fetched yet, which is nothing.
   if (channel_->broken() || backlog_.use_count() - 1 >= max_backlog_) return;
   id->backlog_place_ = backlog_;
   id->offered_initiator_depth_ = event.param.initiator_depth;

@@ -135,8 +135,6 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void OnEventWritten() noexcept override { ++events_reported_; }
 
  private:
-  static constexpr int kMaxBacklog = 1024;  // of one listener; also what a backlog of 0 means
-
   // A request that came in on a listener: not in any channel's books before it is adopted.
   CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
        device::PortSpace port_space, std::unique_ptr<device::CmEndpoint> endpoint);
@@ -183,7 +181,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   device::QpType peer_qp_type_ = device::QpType::kRc;  // of a request
   // A listener's: its requests that wait for an answer share it.
   const std::shared_ptr<const char> backlog_ = std::make_shared<const char>();
-  long max_backlog_ = kMaxBacklog;
+  long max_backlog_ = device::kMaxBacklog;
   // A request's.
   std::shared_ptr<const char> backlog_place_;
   uint8_t offered_initiator_depth_ = kAnyDepth;

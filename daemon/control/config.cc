@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/control/account.h"
 #include "daemon/control/config_reader.h"
+#include "daemon/device/max_engines.h"
 
 namespace rdmad::control {
 namespace {
@@ -187,7 +188,7 @@ void ReadAll(const toml::table& tree, bool look_up, ConfigProblems* problems, Co
   ReadSoft(root, &out->soft);
   ReadVerbs(root, &out->verbs);
   if (std::optional<TableReader> table = root.Table("engine")) {
-    table->Read("count", 1, 16, &out->engine.count);  // soft::QpnAllocator::kEngines
+    table->Read("count", 1, device::kMaxEngines, &out->engine.count);
     table->Read("spin_us", 0, 1'000'000, &out->engine.spin_us);
     table->Finish();
   }

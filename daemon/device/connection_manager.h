@@ -64,6 +64,8 @@ struct ConnParam {
   std::optional<QpType> qp_type = std::nullopt;
 };
 
+inline constexpr int kMaxBacklog = 1024;
+
 class CmEndpoint;
 
 struct CmEvent {
@@ -97,6 +99,8 @@ class CmEndpoint {
   // `local` may be unset: the kernel's route decides. Ends in kAddrResolved or kAddrError.
   virtual absl::Status ResolveAddr(const SocketAddress& local, const SocketAddress& peer, uint32_t timeout_ms) = 0;
   virtual absl::Status ResolveRoute(uint32_t timeout_ms) = 0;
+  // `backlog`: how many requests may wait for an answer; at most kMaxBacklog, which is also what 0 means. A device that
+  // can drop what comes beyond that, so that the peer asks again, does so; others report it.
   virtual absl::Status Listen(int backlog) = 0;
   virtual absl::Status Connect(const ConnParam& param) = 0;
   virtual absl::Status Establish() = 0;

@@ -1,9 +1,11 @@
 // The datagram QPs of one transport that are in one multicast group of one interface.
 //
 // A packet to the group is delivered to each of them, as if it had been sent to it alone: its QKey,
-// its receives, its completions. That includes the sender, if it is a member, as on an HCA that is
-// not told to block its own (IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK is the kernel's alone) and on
-// rxe. A QP that was added twice gets one copy.
+// its receives, its completions. That includes the sender, if it is a member, as on an HCA whose QP
+// was made without IBV_QP_CREATE_BLOCK_SELF_MCAST_LB (ibv_create_qp_ex), and on rxe, which has no
+// such flag; nor has our API: a receiver knows its own packets by the sender's QPN and GRH. Who only
+// wants to send joins as a send-only member (rdma_join_multicast_ex). A QP that was added twice gets
+// one copy.
 //
 // A turn delivers to so many members at most. A packet for more of them is kept, and those behind
 // get it in the turns that follow, before anything else is taken from the group's socket.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/device/max_engines.h"
 #include "daemon/device/types.h"
 
 namespace rdmad::soft {
@@ -25,6 +26,7 @@ class QpnAllocator {
  public:
   static constexpr int kEngineBits = 4;
   static constexpr uint32_t kEngines = 1u << kEngineBits;
+  static_assert(kEngines == device::kMaxEngines);
   static constexpr uint32_t kNumbersPerEngine = 1u << (24 - kEngineBits);
   static constexpr device::TimeNs kQuarantineNs = 4'000'000'000;
 

@@ -141,7 +141,7 @@ absl::Status VerbsCmEndpoint::NotifyCommEstablished() {
 absl::Status VerbsCmEndpoint::SetOption(uint32_t option, std::span<const uint8_t> value) {
   RD_RETURN_IF_ERROR(CheckOption(option, value));
   if (deferred_) {
-    deferred_->options.push_back({option, {value.begin(), value.end()}});
+    DeferOption(option, value);
     return absl::OkStatus();
   }
   RD_RETURN_IF_ERROR(unusable_);

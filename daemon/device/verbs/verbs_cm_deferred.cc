@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "daemon/base/status_macros.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/verbs/verbs_cm_endpoint.h"
 
@@ -32,15 +32,10 @@ absl::Status VerbsCmEndpoint::DeferBind(const SocketAddress& local) {
   if (!local.ip.is_any()) return unusable_;
   const uint16_t port = local.port != 0 ? local.port : LikelyFreePort(local.ip);
   if (port == 0) return unusable_;
-  const bool shared = IsDeferredOn(RDMA_OPTION_ID_REUSEADDR);
-  const auto& all = manager_->endpoints_;
-  if (std::any_of(all.begin(), all.end(), [&](const VerbsCmEndpoint* other) {
-        if (!other->HasDeferredPort(*this, {local.ip, port})) return false;
-        return !shared || !other->IsDeferredOn(RDMA_OPTION_ID_REUSEADDR) ||
-               other->state_ == State::kListening;
-      })) {
-    return absl::AlreadyExistsError(absl::StrCat("bind_addr: local=", local.ToString()));
-  }
+  const device::PortTable::Claim claim{space_, {local.ip, port},
+                                       IsDeferredOn(RDMA_OPTION_ID_REUSEADDR),
+                                       IsDeferredOn(RDMA_OPTION_ID_AFONLY)};
+  RD_RETURN_IF_ERROR(manager_->deferred_ports_.Bind(DeferredOwner(), claim, 0).status());
   local_ = {local.ip, port};
   state_ = State::kBound;
   return absl::OkStatus();
@@ -56,30 +51,18 @@ bool VerbsCmEndpoint::IsDeferredOn(uint32_t option) const {
   return on;
 }
 
-bool VerbsCmEndpoint::HasDeferredPort(const VerbsCmEndpoint& asker,
-                                      const SocketAddress& wildcard) const {
-  if (this == &asker || state_ == State::kIdle || space_ != asker.space_ ||
-      local_.port != wildcard.port) {
-    return false;
-  }
-  if (local_.ip.is_v4() == wildcard.ip.is_v4()) return true;
-  const VerbsCmEndpoint& six = local_.ip.is_v4() ? asker : *this;
-  return !six.IsDeferredOn(RDMA_OPTION_ID_AFONLY);
+void VerbsCmEndpoint::DeferOption(uint32_t option, std::span<const uint8_t> value) {
+  deferred_->options.push_back({option, {value.begin(), value.end()}});
+  manager_->deferred_ports_.SetOptions(DeferredOwner(), IsDeferredOn(RDMA_OPTION_ID_REUSEADDR),
+                                       IsDeferredOn(RDMA_OPTION_ID_AFONLY));
 }
 
 absl::Status VerbsCmEndpoint::DeferListen(int backlog) {
   if (state_ == State::kIdle) {
-    const absl::Status bound = DeferBind({IpAddress::AnyV4(), 0});
-    if (!bound.ok()) return bound;
+    RD_RETURN_IF_ERROR(DeferBind({IpAddress::AnyV4(), 0}));
   }
   if (state_ != State::kBound) return WrongState("listen");
-  // Who listens is alone at its port.
-  const auto& all = manager_->endpoints_;
-  if (std::any_of(all.begin(), all.end(), [this](const VerbsCmEndpoint* other) {
-        return other->HasDeferredPort(*this, local_);
-      })) {
-    return absl::AlreadyExistsError(absl::StrCat("listen: local=", local_.ToString()));
-  }
+  RD_RETURN_IF_ERROR(manager_->deferred_ports_.Listen(DeferredOwner()));
   deferred_->backlog = backlog;
   state_ = State::kListening;
   return absl::OkStatus();
@@ -89,6 +72,7 @@ void VerbsCmEndpoint::OnChannelOpened() {
   if (!deferred_) return;
   const Deferred deferred = *std::exchange(deferred_, std::nullopt);
   const State wanted = std::exchange(state_, State::kIdle);
+  manager_->deferred_ports_.Release(DeferredOwner());
   absl::Status status = MakeId();
   for (const Option& option : deferred.options) {
     if (status.ok()) status = SetKernelOption(option.name, option.value);

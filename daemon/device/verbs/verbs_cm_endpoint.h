@@ -97,6 +97,10 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   [[nodiscard]] ibv_context* context() const noexcept {
     return id_ == nullptr ? nullptr : id_->verbs;
   }
+  // In the manager's books of ports from before the kernel's ids.
+  [[nodiscard]] device::PortTable::OwnerId DeferredOwner() const noexcept {
+    return reinterpret_cast<uintptr_t>(this);
+  }
   // As agreed so far; 1024 when nothing is.
   [[nodiscard]] device::Mtu path_mtu() const;
 
@@ -150,10 +154,9 @@ class VerbsCmEndpoint : public device::CmEndpoint {
   absl::Status Bind(const SocketAddress& local);
   absl::Status DeferBind(const SocketAddress& local);
   absl::Status DeferListen(int backlog);
+  void DeferOption(uint32_t option, std::span<const uint8_t> value);
   // The last word on a flag of before the kernel's id.
   bool IsDeferredOn(uint32_t option) const;
-  // Whether this one has what `asker` wants, as rdma_cm sees it.
-  bool HasDeferredPort(const VerbsCmEndpoint& asker, const SocketAddress& wildcard) const;
   absl::Status SetKernelOption(uint32_t option, std::span<const uint8_t> value);
   // The QP attributes of a datagram QP that the kernel does not know of.
   absl::StatusOr<device::QpAttr> DatagramQpAttr(device::QpState state) const;

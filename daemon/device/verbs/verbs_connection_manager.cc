@@ -89,6 +89,7 @@ bool VerbsConnectionManager::Serves(const IpAddress& address) const {
 
 void VerbsConnectionManager::Unregister(VerbsCmEndpoint* endpoint) {
   endpoints_.erase(endpoint);
+  deferred_ports_.Release(endpoint->DeferredOwner());
   std::erase_if(queued_, [endpoint](const QueuedEvent& one) { return one.endpoint == endpoint; });
 }
 

@@ -36,6 +36,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/device/connection_manager.h"
+#include "daemon/device/port_table.h"
 #include "daemon/device/verbs/device_finder.h"
 #include "daemon/device/wake_fd.h"
 
@@ -111,6 +112,8 @@ class VerbsConnectionManager : public device::ConnectionManager {
 
   const DeviceFinder* const finder_;
   Channel channel_;  // null before Open()
+  // Who has which port before Open(). Where the kernel would look for a free one is not ours.
+  device::PortTable deferred_ports_{0, 0};
   device::WakeFd wake_;
   std::vector<Id> anchors_;  // their context is null
   std::unordered_set<VerbsCmEndpoint*> endpoints_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "daemon/device/connection_manager.h"
 #include "daemon/device/soft/cm/neighbors.h"
 #include "daemon/device/types.h"
 
@@ -62,7 +63,7 @@ struct CmOptions {
 
   size_t max_connections = 65'536;        // in any state, time-wait included; SIDR apart, as many
   size_t max_pending_requests = 4'096;    // of all listeners together; a REQ beyond it is dropped
-  int max_backlog = 1'024;                // of one listener; also what a backlog of 0 means
+  int max_backlog = device::kMaxBacklog;  // of one listener; also what a backlog of 0 means
   size_t max_queued_local_mads = 16'384;  // to peers in this daemon; more are lost, as on a wire
   int poll_budget = 256;                  // messages, timers and events per Poll()
 

@@ -109,7 +109,7 @@ absl::Status SoftCmEndpoint::Bind(const SocketAddress& local) {
       return absl::NotFoundError(absl::StrCat("bind_addr: no device has ", local.ToString()));
     }
   }
-  const PortTable::Claim claim{space_, local, reuse_addr_, v6_only_};
+  const device::PortTable::Claim claim{space_, local, reuse_addr_, v6_only_};
   RD_ASSIGN_OR_RETURN(const uint16_t port, manager_->ports_.Bind(id_, claim, manager_->Random()));
   local_ = {local.ip, port};
   device_ = device;

@@ -35,12 +35,12 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/device/connection_manager.h"
+#include "daemon/device/port_table.h"
 #include "daemon/device/soft/cm/cm_connection.h"
 #include "daemon/device/soft/cm/cm_connection_table.h"
 #include "daemon/device/soft/cm/cm_counters.h"
 #include "daemon/device/soft/cm/cm_options.h"
 #include "daemon/device/soft/cm/device_directory.h"
-#include "daemon/device/soft/cm/port_table.h"
 #include "daemon/device/soft/cm/sidr_exchange.h"
 #include "daemon/device/soft/cm/sidr_table.h"
 #include "daemon/device/soft/mad_io.h"
@@ -188,7 +188,7 @@ class SoftConnectionManager : public device::ConnectionManager,
   const uint64_t transaction_base_;  // upper half of our transaction ids
   TimeNs now_ = 0;
 
-  PortTable ports_;
+  device::PortTable ports_;
   CmConnectionTable connections_;
   SidrTable sidr_;
   std::unordered_map<EndpointId, SoftCmEndpoint*> endpoints_;

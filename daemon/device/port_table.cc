@@ -1,12 +1,12 @@
-#include "daemon/device/soft/cm/port_table.h"
+#include "daemon/device/port_table.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 
-namespace rdmad::soft {
+namespace rdmad::device {
 
-PortTable::Key PortTable::KeyOf(device::PortSpace space, uint16_t port) noexcept {
+PortTable::Key PortTable::KeyOf(PortSpace space, uint16_t port) noexcept {
   return uint32_t{static_cast<uint16_t>(space)} << 16 | port;
 }
 
@@ -30,7 +30,7 @@ bool PortTable::IsFree(Key key, const Binding& wanted) const {
   });
 }
 
-std::optional<uint16_t> PortTable::FindEphemeral(device::PortSpace space, const Binding& wanted,
+std::optional<uint16_t> PortTable::FindEphemeral(PortSpace space, const Binding& wanted,
                                                  uint64_t random) const {
   // An ephemeral port is never shared, REUSEADDR or not.
   Binding alone = wanted;
@@ -100,7 +100,7 @@ void PortTable::Release(OwnerId owner) {
   key_of_owner_.erase(key);
 }
 
-std::optional<PortTable::OwnerId> PortTable::FindListener(device::PortSpace space, uint16_t port,
+std::optional<PortTable::OwnerId> PortTable::FindListener(PortSpace space, uint16_t port,
                                                           const IpAddress& dest) const {
   const auto found = bindings_.find(KeyOf(space, port));
   if (found == bindings_.end()) return std::nullopt;
@@ -110,4 +110,4 @@ std::optional<PortTable::OwnerId> PortTable::FindListener(device::PortSpace spac
   return std::nullopt;
 }
 
-}  // namespace rdmad::soft
+}  // namespace rdmad::device

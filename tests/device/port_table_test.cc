@@ -1,11 +1,10 @@
-#include "daemon/device/soft/cm/port_table.h"
+#include "daemon/device/port_table.h"
 
 #include "gtest/gtest.h"
 
-namespace rdmad::soft {
+namespace rdmad::device {
 namespace {
 
-using device::PortSpace;
 
 SocketAddress Address(const char* text) {
   return SocketAddress::Parse(text).value();
@@ -177,4 +176,4 @@ TEST(PortTable, BoundIsNotListening) {
 }
 
 }  // namespace
-}  // namespace rdmad::soft
+}  // namespace rdmad::device

@@ -7,7 +7,7 @@
 // listens; only one of them can listen then. Accepted connections hold no port, so a listener's
 // port is free again the moment the listener goes.
 //
-// Thread: control. Owner: SoftConnectionManager.
+// Thread: control. Owner: a connection manager.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@
 #include "daemon/base/socket_address.h"
 #include "daemon/device/connection_manager.h"
 
-namespace rdmad::soft {
+namespace rdmad::device {
 
 class PortTable {
  public:
   using OwnerId = uint64_t;
 
   struct Claim {
-    device::PortSpace space = device::PortSpace::kTcp;
+    PortSpace space = PortSpace::kTcp;
     SocketAddress local;  // port 0: any ephemeral one
     bool reuse = false;
     bool v6_only = false;
@@ -52,7 +52,7 @@ class PortTable {
 
   // The listener for a request to this address and port. Listeners do not overlap, so there is at
   // most one.
-  std::optional<OwnerId> FindListener(device::PortSpace space, uint16_t port,
+  std::optional<OwnerId> FindListener(PortSpace space, uint16_t port,
                                       const IpAddress& dest) const;
 
   [[nodiscard]] size_t size() const noexcept { return key_of_owner_.size(); }
@@ -69,11 +69,11 @@ class PortTable {
 
   // Null: it has no port.
   Binding* FindBinding(OwnerId owner);
-  static Key KeyOf(device::PortSpace space, uint16_t port) noexcept;
+  static Key KeyOf(PortSpace space, uint16_t port) noexcept;
   static bool Covers(const Binding& binding, const IpAddress& address) noexcept;
   static bool Overlap(const Binding& a, const Binding& b) noexcept;
   bool IsFree(Key key, const Binding& wanted) const;
-  std::optional<uint16_t> FindEphemeral(device::PortSpace space, const Binding& wanted,
+  std::optional<uint16_t> FindEphemeral(PortSpace space, const Binding& wanted,
                                         uint64_t random) const;
 
   const uint16_t ephemeral_first_;
@@ -82,4 +82,4 @@ class PortTable {
   std::unordered_map<OwnerId, Key> key_of_owner_;
 };
 
-}  // namespace rdmad::soft
+}  // namespace rdmad::device
