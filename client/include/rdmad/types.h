@@ -232,6 +232,8 @@ struct QpAttr {
   uint32_t mask = 0;
   QpState state = QpState::kReset;
   QpState current_state = QpState::kReset;
+  // As on an HCA: at most the port's active_mtu, else the modify fails. What the way to the peer carries, only the CM
+  // finds out; whoever moves a QP by hand and says too much sends what gets lost (kRetryExcErr).
   Mtu path_mtu = Mtu::k1024;
   uint32_t qkey = 0;
   uint32_t rq_psn = 0;

@@ -129,6 +129,7 @@ QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
     if (!source_(attr.av.sgid_index, &source)) return QpResult::kBadValue;
     const device::Mtu mtu =
         (attr.mask & kQpAttrPathMtu) != 0 ? attr.path_mtu : context_.attr.path_mtu;
+    // The route may carry less, which is the CM's to ask: here, as on HCAs, the caller knows.
     if (mtu > source.max_mtu) return QpResult::kBadValue;
     // A GID has no scope: a link-local peer is on the link of the address that we send from.
     context_.flow = {.local = source.address,

@@ -4,7 +4,7 @@
 //   many_connections --run-dir DIR --connections N --connect ADDRESS:PORT  makes N
 //
 // Written as an application with thousands of connections is: all of them share one event channel
-// and two CQs, and one receive is posted in each. Prints a line of JSON for what has happened
+// and two CQs, and one receive is posted in each. 32 are made side by side, or `--at-once N`. Prints a line of JSON for what has happened
 // ("listening", "connected", "disconnected"), with times of the machine's monotonic clock, and
 // stays until its standard input ends, or, with `--until killed`, until it is killed.
 #include <poll.h>
@@ -24,7 +24,6 @@
 namespace rdmad::bench {
 namespace {
 
-constexpr int kUnderWay = 32;
 constexpr absl::Duration kResolveTimeout = absl::Seconds(10);
 constexpr size_t kMessageBytes = 64;
 
@@ -33,6 +32,7 @@ struct Options {
   std::string listen;
   std::string connect;
   int connections = 0;
+  int at_once = 32;
   bool until_killed = false;
 };
 
@@ -169,7 +169,7 @@ class Maker : public Crowd {
     const double start = Now();
     double at_tenth = start;
     double first_tenth = 0;
-    for (int i = 0; i < kUnderWay; ++i) StartNext();
+    for (int i = 0; i < options_.at_once; ++i) StartNext();
     while (std::unique_ptr<CmEvent> event = NextEvent()) {
       CmId& id = *event->id();
       switch (event->type()) {
@@ -232,9 +232,10 @@ int Main(int argc, char** argv) {
     if (word == "--listen") options.listen = value;
     if (word == "--connect") options.connect = value;
     if (word == "--connections") options.connections = std::atoi(value);
+    if (word == "--at-once") options.at_once = std::atoi(value);
     if (word == "--until") options.until_killed = std::string(value) == "killed";
   }
-  if (options.run_dir.empty() || options.connections < 1 ||
+  if (options.run_dir.empty() || options.connections < 1 || options.at_once < 1 ||
       options.listen.empty() == options.connect.empty()) {
     return Usage();
   }
