@@ -15,9 +15,7 @@ namespace {
 using device::CmEvent;
 using device::CmEventType;
 
-constexpr uint32_t kOptionLevelId = 0;     // RDMA_OPTION_ID
-constexpr size_t kMaxMemberships = 32;     // of one id
-constexpr uint32_t kSendOnlyFlag = 1;      // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+constexpr uint32_t kOptionLevelId = 0;  // RDMA_OPTION_ID
 
 // Replaces "as many as the device can" by the number, and refuses more than that.
 absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t* depth) {
@@ -30,20 +28,6 @@ absl::Status LimitDepth(const char* what, const device::Device* device, uint8_t*
   return absl::InvalidArgumentError(absl::StrCat(what, "=", *depth, " device_max=", limit));
 }
 
-// As the events of a failed join carry it.
-int NegativeErrno(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kResourceExhausted:
-      return -ENOMEM;
-    case absl::StatusCode::kUnimplemented:
-      return -EOPNOTSUPP;
-    case absl::StatusCode::kUnavailable:
-      return -ENODEV;
-    default:
-      return -EINVAL;
-  }
-}
-
 }  // namespace
 
 CmId::CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
@@ -53,7 +37,8 @@ CmId::CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* cha
       channel_(channel),
       handle_(handle),
       port_space_(port_space),
-      endpoint_(manager->CreateEndpoint(port_space, this)) {
+      endpoint_(manager->CreateEndpoint(port_space, this)),
+      groups_(host, endpoint_.get(), [this](const CmEvent& event) { Report(event); }) {
   channel_->AddUser(handle_, this);
 }
 
@@ -64,12 +49,12 @@ CmId::CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* cha
       channel_(channel),
       handle_(0),
       port_space_(port_space),
-      endpoint_(std::move(endpoint)) {
+      endpoint_(std::move(endpoint)),
+      groups_(host, endpoint_.get(), [this](const CmEvent& event) { Report(event); }) {
   endpoint_->SetSink(this);
 }
 
 CmId::~CmId() {
-  *self_ = nullptr;
   if (driver_.qp() != nullptr && !is_datagram()) driver_.MoveToErr();
   if (handle_ == 0) return;
   channel_->RemoveUser(handle_);
@@ -150,7 +135,7 @@ void CmId::SetQp(device::Qp* qp, device::QpType type, engine::EngineProxy* engin
 }
 
 void CmId::ClearQp() {
-  for (auto& [number, membership] : memberships_) membership.attached.reset();
+  groups_.OnQpGone();
   driver_.Unbind();
 }
 
@@ -278,10 +263,10 @@ void CmId::OnCmEvent(CmEvent event) {
       is_connected_ = false;
       break;
     case CmEventType::kMulticastJoin:
-      OnMulticastJoin(std::move(event));
+      groups_.OnJoined(handle_, driver_.qp() != nullptr, std::move(event));
       return;
     case CmEventType::kMulticastError:
-      OnMulticastError(std::move(event));
+      groups_.OnError(handle_, std::move(event));
       return;
     case CmEventType::kAddrResolved:
     case CmEventType::kAddrError:
@@ -346,70 +331,11 @@ void CmId::OnMovedToRts(const absl::Status& moved, CmEvent& event) {
 // ---- multicast ----
 
 absl::Status CmId::JoinMulticast(const SocketAddress& group, uint32_t join_flags, uint64_t cookie) {
-  if (memberships_.size() >= kMaxMemberships) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("join_multicast: the id is in too many groups: limit=", kMaxMemberships));
-  }
-  const uint64_t number = ++last_membership_;
-  RD_RETURN_IF_ERROR(endpoint_->JoinMulticast(group, join_flags, number));
-  memberships_[number] = {group, cookie, std::nullopt, join_flags == kSendOnlyFlag};
-  return absl::OkStatus();
+  return groups_.Join(group, join_flags, cookie);
 }
 
 absl::Status CmId::LeaveMulticast(const SocketAddress& group) {
-  RD_RETURN_IF_ERROR(endpoint_->LeaveMulticast(group));
-  const auto left = std::find_if(memberships_.begin(), memberships_.end(), [&](const auto& entry) {
-    return entry.second.group.ip.gid() == group.ip.gid();
-  });
-  if (left == memberships_.end()) return absl::OkStatus();
-  const std::optional<IpAddress> attached = left->second.attached;
-  memberships_.erase(left);
-  if (attached) host_->DetachQp(handle_, *attached);
-  return absl::OkStatus();
-}
-
-void CmId::OnMulticastJoin(CmEvent event) {
-  const auto joined = memberships_.find(event.multicast_cookie);
-  if (joined == memberships_.end()) return;  // left meanwhile
-  if (driver_.qp() == nullptr || joined->second.is_send_only) {
-    event.multicast_cookie = joined->second.cookie;
-    Report(event);
-    return;
-  }
-  // Without its scope: the QP is of one device, and whoever attaches by hand names a mere GID.
-  const IpAddress group = IpAddress::FromGid(event.av.dest.gid());
-  joined->second.attached = group;
-  host_->AttachQp(handle_, group,
-                  [self = self_, shared = std::make_shared<CmEvent>(std::move(event))](
-                      const absl::Status& attached) {
-                    if (*self != nullptr) (*self)->OnAttached(attached, std::move(*shared));
-                  });
-}
-
-void CmId::OnAttached(const absl::Status& attached, CmEvent event) {
-  const auto joined = memberships_.find(event.multicast_cookie);
-  if (joined == memberships_.end()) return;  // left meanwhile
-  // Without its QP, which went meanwhile, the id is in the group all the same.
-  if (attached.ok() || absl::IsCancelled(attached)) {
-    event.multicast_cookie = joined->second.cookie;
-    Report(event);
-    return;
-  }
-  joined->second.attached.reset();
-  (void)endpoint_->LeaveMulticast(joined->second.group);
-  event.type = CmEventType::kMulticastError;
-  event.status = NegativeErrno(attached);
-  OnMulticastError(std::move(event));
-}
-
-void CmId::OnMulticastError(CmEvent event) {
-  const auto joined = memberships_.find(event.multicast_cookie);
-  if (joined == memberships_.end()) return;  // left meanwhile
-  const Membership lost = joined->second;
-  memberships_.erase(joined);
-  if (lost.attached) host_->DetachQp(handle_, *lost.attached);
-  event.multicast_cookie = lost.cookie;
-  Report(event);
+  return groups_.Leave(handle_, group);
 }
 
 void CmId::Report(const CmEvent& event, const CmId& subject, uint64_t listen_handle) {

@@ -11,8 +11,7 @@
 // Datagrams (the UDP port space, UD QPs) have no connection: a UD QP goes to RTS when it is bound,
 // as in librdmacm, where rdma_create_qp() does it, and is never moved again by its id. It is done
 // here, not in the client, for the same reason as with RC: the client need not know how devices
-// want QPs to be moved, and its QP is ready when the call returns. An id that joins a multicast
-// group attaches its UD QP, by way of the host, and detaches it when it leaves.
+// want QPs to be moved, and its QP is ready when the call returns. Multicast: group_memberships.h.
 //
 // QP moves are commands to the engine and their answers come later. Until then the id may be
 // rejected, disconnected or destroyed: each answer first looks whether it still matters. Destroying
@@ -36,7 +35,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,10 +42,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/base/ip_address.h"
 #include "daemon/base/socket_address.h"
 #include "daemon/cm/cm_id_host.h"
 #include "daemon/cm/event_channel.h"
+#include "daemon/cm/group_memberships.h"
 #include "daemon/cm/qp_driver.h"
 #include "daemon/device/connection_manager.h"
 #include "daemon/engine/engine_proxy.h"
@@ -139,14 +137,6 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   CmId(device::ConnectionManager* manager, CmIdHost* host, EventChannel* channel,
        device::PortSpace port_space, std::unique_ptr<device::CmEndpoint> endpoint);
 
-  // A group that the endpoint has joined, or is joining.
-  struct Membership {
-    SocketAddress group;
-    uint64_t cookie;                    // the application's
-    std::optional<IpAddress> attached;  // as what the QP is, or is being
-    bool is_send_only = false;          // the QP is not to be attached
-  };
-
   // Puts numbers in place of "as many as possible"; InvalidArgument: more than the device can.
   absl::Status LimitDepths(device::ConnParam* param) const;
   // The application has said something to the request, or it is over: the backlog has room again.
@@ -156,9 +146,6 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   void NameQp(device::ConnParam* param) const;
   absl::Status AcceptAtEndpoint(const device::ConnParam& param);
   void AcceptDatagram(device::ConnParam param, Done done);
-  void OnMulticastJoin(device::CmEvent event);
-  void OnAttached(const absl::Status& attached, device::CmEvent event);
-  void OnMulticastError(device::CmEvent event);
   void OnConnectRequest(device::CmEvent event);
   void OnConnectResponse(device::CmEvent event);
   void OnMovedToRts(const absl::Status& moved, device::CmEvent& event);
@@ -185,11 +172,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   // A request's.
   std::shared_ptr<const char> backlog_place_;
   uint8_t offered_initiator_depth_ = kAnyDepth;
-  // By the number that the endpoint knows them by, which no two joins share.
-  std::map<uint64_t, Membership> memberships_;
-  uint64_t last_membership_ = 0;
-  // Answers that come after the id has gone find it gone.
-  const std::shared_ptr<CmId*> self_ = std::make_shared<CmId*>(this);
+  GroupMemberships groups_;
 };
 
 }  // namespace rdmad::cm
