@@ -38,6 +38,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -119,6 +120,8 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   [[nodiscard]] EventChannel* channel() const noexcept { return channel_; }
   // How many events of this id its channels have taken in all; connect requests count for the
   // listener.
+  // Of a request that is being adopted: kept until the application has answered it, or it is over.
+  void HoldWhilePending(std::shared_ptr<const void> place) { pending_place_ = std::move(place); }
   [[nodiscard]] uint32_t events_reported() const noexcept { return events_reported_; }
   [[nodiscard]] uint32_t generation() const noexcept { return generation_; }
   [[nodiscard]] device::PortSpace port_space() const noexcept { return port_space_; }
@@ -140,7 +143,10 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   // Puts numbers in place of "as many as possible"; InvalidArgument: more than the device can.
   absl::Status LimitDepths(device::ConnParam* param) const;
   // The application has said something to the request, or it is over: the backlog has room again.
-  void LeaveBacklog() noexcept { backlog_place_.reset(); }
+  void LeaveBacklog() noexcept {
+    backlog_place_.reset();
+    pending_place_.reset();
+  }
   // There is no connection whose state the QP follows.
   bool is_datagram() const noexcept;
   void NameQp(device::ConnParam* param) const;
@@ -171,6 +177,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   long max_backlog_ = device::kMaxBacklog;
   // A request's.
   std::shared_ptr<const char> backlog_place_;
+  std::shared_ptr<const void> pending_place_;
   uint8_t offered_initiator_depth_ = kAnyDepth;
   GroupMemberships groups_;
 };

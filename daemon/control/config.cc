@@ -167,6 +167,7 @@ void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits*
     table->Read("max_pool_bytes", 4096, kMaxBytes, &session->max_pool_bytes);
     table->Read("max_region_bytes", 4096, kMaxBytes, &session->max_region_bytes);
     table->Read("max_cm_ids", 1, kMost, &session->max_cm_ids);
+    table->Read("max_pending_requests", 1, kMost, &session->max_pending_requests);
     table->Read("max_channels", 1, kMost, &session->max_channels);
     table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &session->max_arena_bytes);
     table->Read("max_srqs", 1, 65535, &session->max_srqs);  // as for QPs

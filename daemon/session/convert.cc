@@ -32,6 +32,18 @@ absl::Status Take(const char* field, uint32_t value, uint32_t most, T* out) {
   return absl::OkStatus();
 }
 
+// The high bit marks the QKeys of the fabric's managers, the CM's for one. A real HCA trusts
+// whoever opened it, and that is the daemon.
+absl::Status TakeQkey(uint32_t value, uint32_t* out) {
+  constexpr uint32_t kControlled = 0x80000000;
+  if ((value & kControlled) != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "qkey=%#x: the high bit marks keys of the fabric's managers", value));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<device::Mtu> MtuFromMessage(uint32_t value) {
   if (value < 1 || value > 5) {
     return absl::InvalidArgumentError(
@@ -84,7 +96,7 @@ absl::StatusOr<device::ConnParam> FromMessage(const v1::ConnParam& message) {
   RD_RETURN_IF_ERROR(Take("min_rnr_timer", message.min_rnr_timer(), 31, &param.min_rnr_timer));
   param.srq = message.srq();
   RD_RETURN_IF_ERROR(Take("qpn", message.qpn(), kMaxQpn, &param.qpn));
-  param.qkey = message.qkey();
+  RD_RETURN_IF_ERROR(TakeQkey(message.qkey(), &param.qkey));
   if (message.qp_type() != 0) {
     RD_ASSIGN_OR_RETURN(param.qp_type, QpTypeFromMessage(message.qp_type()));
   }
@@ -131,7 +143,7 @@ absl::StatusOr<QpAttr> FromMessage(const v1::QpAttr& message, uint32_t mask) {
   if (has(device::kQpAttrAv)) {
     RD_ASSIGN_OR_RETURN(attr.av, FromMessage(message.ah()));
   }
-  attr.qkey = message.qkey();
+  if (has(device::kQpAttrQkey)) RD_RETURN_IF_ERROR(TakeQkey(message.qkey(), &attr.qkey));
   attr.access_flags = message.access_flags();
   attr.en_sqd_async_notify = message.en_sqd_async_notify();
   struct Field {

@@ -25,6 +25,8 @@ uint64_t LimitOf(const SessionLimits& limits, Resource resource) noexcept {
       return limits.max_region_bytes;
     case Resource::kCmIds:
       return limits.max_cm_ids;
+    case Resource::kPendingRequests:
+      return limits.max_pending_requests;
     case Resource::kChannels:
       return limits.max_channels;
     case Resource::kSrqs:
@@ -59,6 +61,8 @@ const char* LimitName(Resource resource) noexcept {
       return "max_region_bytes";
     case Resource::kCmIds:
       return "max_cm_ids";
+    case Resource::kPendingRequests:
+      return "max_pending_requests";
     case Resource::kChannels:
       return "max_channels";
     case Resource::kSrqs:

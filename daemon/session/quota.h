@@ -32,6 +32,9 @@ struct SessionLimits {
   // device has for them do.
   uint64_t max_region_bytes = uint64_t{64} << 30;
   uint32_t max_cm_ids = 16384;
+  // Of all listeners together. A small part of what the soft device's CM has room for, and all
+  // share that.
+  uint32_t max_pending_requests = 4096;
   // Event and completion channels together. Each is a pipe: a descriptor here, one at the client,
   // and 1 KiB of kernel memory while it is empty. An Endpoint of the SDK has one.
   uint32_t max_channels = 4096;
@@ -53,13 +56,14 @@ enum class Resource : uint8_t {
   kPoolBytes,
   kRegionBytes,
   kCmIds,
+  kPendingRequests,
   kChannels,
   kSrqs,
   kAhs,
   kMws,
   kMulticasts,
 };
-inline constexpr size_t kResourceCount = 13;
+inline constexpr size_t kResourceCount = 14;
 
 // "max_qps": the limit's name in the configuration.
 const char* LimitName(Resource resource) noexcept;

@@ -258,6 +258,7 @@ void Session::GetSession(const v1::GetSessionRequest&, v1::GetSessionReply* repl
   out->set_max_pool_bytes(limits.max_pool_bytes);
   out->set_max_region_bytes(limits.max_region_bytes);
   out->set_max_cm_ids(limits.max_cm_ids);
+  out->set_max_pending_requests(limits.max_pending_requests);
   out->set_max_channels(limits.max_channels);
   out->set_max_arena_bytes(limits.max_arena_bytes);
   out->set_max_srqs(limits.max_srqs);

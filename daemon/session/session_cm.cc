@@ -119,6 +119,8 @@ absl::StatusOr<uint64_t> Session::AdoptId(std::unique_ptr<cm::CmId> id, cm::CmId
   RD_CHECK(parent != nullptr, "a listener is in its session's table");
   auto object = std::make_unique<CmIdObject>();
   RD_ASSIGN_OR_RETURN(object->charge, quota_.Take("connect_request", Resource::kCmIds));
+  RD_ASSIGN_OR_RETURN(Charge pending, quota_.Take("connect_request", Resource::kPendingRequests));
+  id->HoldWhilePending(std::make_shared<const Charge>(std::move(pending)));
   object->channel = parent->channel;
   object->created_ns = environment_.clock();
   object->id = std::move(id);

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/memory/queue_layout.h"
@@ -14,8 +13,6 @@
 
 namespace rdmad::session {
 namespace {
-
-constexpr uint32_t kControlledQkey = 0x80000000;
 
 absl::Status CheckCap(const char* name, uint32_t value, uint32_t most) {
   if (value <= most) return absl::OkStatus();
@@ -185,7 +182,9 @@ void Session::BindNewQp(Handle handle, Handle id, v1::CreateQpReply* reply, Done
 
 // Last: a queue that is delivered is the client's.
 void Session::DeliverQp(Handle handle, v1::CreateQpReply* reply, const Done& done) {
-  const QpObject* qp = qps_.Find(handle);
+  const absl::StatusOr<QpObject*> live = Live(qps_, handle);
+  if (!live.ok()) return done(live.status());  // the client destroyed it before it had it
+  const QpObject* const qp = *live;
   absl::Status sent = Deliver(qp->send_ring, qp->send_slots, reply->mutable_send_ring());
   if (sent.ok() && qp->recv_ring.valid())
     sent = Deliver(qp->recv_ring, qp->recv_slots, reply->mutable_recv_ring());
@@ -204,11 +203,6 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
   if (!qp.ok()) return done(qp.status());
   absl::StatusOr<device::QpAttr> attr = FromMessage(request.attr(), request.attr_mask());
   if (!attr.ok()) return done(attr.status());
-  // A real HCA trusts whoever opened it, and that is the daemon.
-  if ((attr->mask & device::kQpAttrQkey) != 0 && (attr->qkey & kControlledQkey) != 0) {
-    return done(absl::InvalidArgumentError(absl::StrFormat(
-        "modify_qp: qkey=%#x: the high bit marks keys of the fabric's managers", attr->qkey)));
-  }
   ++commands_in_flight_;
   (*qp)->lane->engine->ModifyQp(*(*qp)->qp, *attr,
                                 [this, handle, done = std::move(done)](device::QpResult result) {

@@ -350,6 +350,23 @@ TEST_F(CmIdTest, RequestsBeyondTheBacklogAreRejectedUntilOneIsAnswered) {
   EXPECT_EQ(session_.ids.size(), 3u) << "one that is destroyed makes room";
 }
 
+TEST_F(CmIdTest, RequestIsPendingUntilItIsAnsweredOrOver) {
+  endpoint_->SayRequest();
+  FakeEndpoint* const over = endpoint_->SayRequest();
+  endpoint_->SayRequest();
+  endpoint_->SayRequest();
+  EXPECT_EQ(session_.pending_requests(), 4u);
+  absl::Status accepted;
+  session_.ids.at(100)->Accept({}, Into(&accepted));
+  EXPECT_EQ(session_.pending_requests(), 3u);
+  over->Say(CmEventType::kDisconnected);
+  EXPECT_EQ(session_.pending_requests(), 2u);
+  EXPECT_TRUE(session_.ids.at(102)->Reject({}).ok());
+  EXPECT_EQ(session_.pending_requests(), 1u);
+  session_.ids.erase(103);
+  EXPECT_EQ(session_.pending_requests(), 0u);
+}
+
 TEST_F(CmIdTest, AcceptingSideStaysWithinWhatThePeerAnswers) {
   FakeEndpoint* const request = endpoint_->SayRequest(/*initiator_depth=*/1);
   absl::Status accepted;

@@ -132,6 +132,7 @@ void FakeEngine::Run() {
 
 absl::StatusOr<uint64_t> FakeSession::AdoptId(std::unique_ptr<CmId> id, CmId& /*listener*/) {
   if (over_quota) return absl::ResourceExhaustedError("quota");
+  id->HoldWhilePending(pending);
   ids[next_handle] = std::move(id);
   return next_handle++;
 }

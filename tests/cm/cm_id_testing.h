@@ -169,9 +169,11 @@ class FakeSession : public CmIdHost, public EventChannelHost {
   void DetachQp(uint64_t handle, const IpAddress& group) override {
     detached.emplace_back(handle, group);
   }
+  size_t pending_requests() const { return static_cast<size_t>(pending.use_count()) - 1; }
   void OnChannelBlocked(EventChannel&) override { ++blocked; }
   void OnChannelOverflow(EventChannel&) override { ++overflowed; }
 
+  const std::shared_ptr<const void> pending = std::make_shared<int>();
   std::map<uint64_t, std::unique_ptr<CmId>> ids;
   std::vector<std::pair<uint64_t, IpAddress>> attached;
   std::vector<std::pair<uint64_t, IpAddress>> detached;

@@ -60,6 +60,7 @@ max_srqs = 8
 max_ahs = 9
 max_mws = 10
 max_multicasts = 11
+max_pending_requests = 12
 )");
   Config wanted;
   wanted.run_dir = "/run/other";
@@ -73,7 +74,7 @@ max_multicasts = 11
   wanted.policy.allow_users = std::vector<std::string>{"alice", "1001"};
   wanted.policy.allow_groups = std::vector<std::string>{};
   wanted.limits = {10, 5, 1'000'000};
-  wanted.session = {1, 2, 3, 4, 5, 4096, 8192, 6, 7, 1048576, 8, 9, 10, 11};
+  wanted.session = {1, 2, 3, 4, 5, 4096, 8192, 6, 12, 7, 1048576, 8, 9, 10, 11};
   EXPECT_EQ(config, wanted);
 }
 

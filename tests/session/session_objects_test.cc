@@ -458,6 +458,15 @@ TEST_F(SessionObjects, BadAddressesAreRefused) {
   EXPECT_TRUE(bed_.Call(&Session::BindAddr, request).ok());
 }
 
+TEST_F(SessionObjects, AcceptingWithAManagersQkeyIsRefused) {
+  v1::AcceptRequest accept;
+  accept.set_id(bed_.MakeId(bed_.MakeEventChannel()));
+  accept.mutable_param()->set_qkey(0x80010000);
+  const absl::Status status = bed_.Call(&Session::Accept, accept).status;
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Mentions(status, "qkey=0x80010000")) << status;
+}
+
 TEST_F(SessionObjects, ConnectingWithAQpOfOthersIsRefused) {
   v1::ConnectRequest request;
   request.set_id(bed_.MakeId(bed_.MakeEventChannel()));
@@ -556,6 +565,23 @@ TEST(SessionQuota, ConnectionRequestOverTheLimitIsRejected) {
   listener->sink->OnCmEvent(std::move(event));
   EXPECT_EQ(bed.session->Counts().cm_ids(), 1u);
   EXPECT_EQ(bed.manager.endpoints, 1);
+}
+
+TEST(SessionQuota, RequestsThatNobodyAnswersAreBounded) {
+  SessionLimits limits;
+  limits.max_pending_requests = 2;
+  SessionBed bed(limits);
+  bed.Open();
+  for (int i = 0; i < 3; ++i) {
+    bed.MakeId(bed.MakeEventChannel());  // a listener each
+    FakeEndpoint* const listener = bed.manager.last;
+    device::CmEvent event;
+    event.type = device::CmEventType::kConnectRequest;
+    event.new_endpoint = std::make_unique<FakeEndpoint>(&bed.manager, nullptr);
+    listener->sink->OnCmEvent(std::move(event));
+  }
+  EXPECT_EQ(bed.session->Counts().cm_ids(), 3u + 2u);
+  EXPECT_EQ(bed.manager.endpoints, 3 + 2);
 }
 
 TEST(SessionQuota, PoolBytesComeBack) {

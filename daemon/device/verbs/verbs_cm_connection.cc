@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/device/verbs/verbs_cm_endpoint.h"
 
@@ -75,6 +76,11 @@ absl::Status VerbsCmEndpoint::Accept(const device::ConnParam& param) {
   RD_RETURN_IF_ERROR(Require("accept", State::kReqRcvd));
   RD_RETURN_IF_ERROR(CheckPrivateData("accept", param.private_data.size(),
                                       is_datagram() ? kSidrRepBytes : kRepBytes));
+  if (is_datagram() && param.qkey != 0 && param.qkey != device::kUdpQkey) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "accept: qkey=%#x: rdma_cm tells the peer %#x, whatever the QP has", param.qkey,
+        device::kUdpQkey));
+  }
   rdma_conn_param to = ToRdma(param);
   // The peer may have given up; the kernel says so only now.
   if (rdma_accept(id_, &to) != 0) return Failed("accept", Einval::kState);

@@ -62,7 +62,8 @@ struct CmOptions {
   uint8_t min_rnr_timer = 0;
 
   size_t max_connections = 65'536;        // in any state, time-wait included; SIDR apart, as many
-  size_t max_pending_requests = 4'096;    // of all listeners together; a REQ beyond it is dropped
+  // Of all listeners together; a REQ beyond it is dropped. A session has far fewer by its quota.
+  size_t max_pending_requests = 65'536;
   int max_backlog = device::kMaxBacklog;  // of one listener; also what a backlog of 0 means
   size_t max_queued_local_mads = 16'384;  // to peers in this daemon; more are lost, as on a wire
   int poll_budget = 256;                  // messages, timers and events per Poll()
