@@ -125,13 +125,13 @@ absl::Status ShowSessions(const Client& client, bool json) {
   const absl::StatusOr<v1::ListSessionsReply> reply = Ask(client, rpc::kListSessions);
   if (!reply.ok()) return reply.status();
   if (json) return PrintJson(*reply);
-  Table table({"SESSION", "NAME", "PID", "UID", "AGE", "ENGINES", "QPS", "CM IDS", "REGIONS", "POOLS", "POOL BYTES", "WRS", "ERRORS",
-               "SENT", "RECEIVED"});
+  Table table({"SESSION", "NAME", "PID", "UID", "AGE", "ENGINES", "QPS", "CM IDS", "REGIONS", "POOLS", "POOL BYTES",
+               "WRS", "ERRORS", "SENT", "RECEIVED"});
   for (const v1::SessionStatus& session : reply->sessions()) {
     const v1::ObjectCounts& objects = session.objects();
     table.Add({Number(session.session_id()), OrDash(session.name()), Number(session.pid()), Number(session.uid()),
-               Age(session.age_ms()), absl::StrJoin(session.engines(), ","), Number(objects.qps()), Number(objects.cm_ids()), Number(objects.regions()),
-               Number(objects.pools()), Bytes(objects.pool_bytes()), Number(session.work_requests()),
+               Age(session.age_ms()), absl::StrJoin(session.engines(), ","), Number(objects.qps()),
+               Number(objects.cm_ids()), Number(objects.regions()), Number(objects.pools()), Bytes(objects.pool_bytes()), Number(session.work_requests()),
                Number(session.completions_in_error()), Bytes(session.bytes_sent()), Bytes(session.bytes_received())});
   }
   Print(table.ToString());

@@ -118,10 +118,10 @@ class CmId : public device::CmEventSink, public EventChannelUser {
 
   [[nodiscard]] uint64_t handle() const noexcept { return handle_; }
   [[nodiscard]] EventChannel* channel() const noexcept { return channel_; }
-  // How many events of this id its channels have taken in all; connect requests count for the
-  // listener.
   // Of a request that is being adopted: kept until the application has answered it, or it is over.
   void HoldWhilePending(std::shared_ptr<const void> place) { pending_place_ = std::move(place); }
+  // How many events of this id its channels have taken in all; connect requests count for the
+  // listener.
   [[nodiscard]] uint32_t events_reported() const noexcept { return events_reported_; }
   [[nodiscard]] uint32_t generation() const noexcept { return generation_; }
   [[nodiscard]] device::PortSpace port_space() const noexcept { return port_space_; }

@@ -42,12 +42,12 @@ Session::~Session() {
 absl::StatusOr<AttachGift> Session::Open(std::function<void(absl::Status)> done) {
   RD_CHECK(state_ == State::kNew);
   RD_ASSIGN_OR_RETURN(Pipe async, MakePipe());
-  RD_ASSIGN_OR_RETURN(Lane * lane, OpenLane(0, [this, done = std::move(done)] {
-                        if (state_ != State::kOpening)
-                          return done(absl::CancelledError("the session has ended"));
-                        state_ = State::kOpen;
-                        done(absl::OkStatus());
-                      }));
+  const auto opened = [this, done = std::move(done)] {
+    if (state_ != State::kOpening) return done(absl::CancelledError("the session has ended"));
+    state_ = State::kOpen;
+    done(absl::OkStatus());
+  };
+  RD_ASSIGN_OR_RETURN(Lane * lane, OpenLane(0, opened));
   async_channel_ = std::make_unique<AsyncChannel>(
       std::move(async.write_end), environment_.host,
       [this] { environment_.host->EndSession(*this, "does not read its async channel"); });
@@ -172,10 +172,7 @@ void Session::Command(EngineCommand command, const std::vector<LaneObject>& obje
   for (const LaneObject& one : objects) {
     ++commands_in_flight_;
     (one.lane->engine->*command)(*one.object, [this, left, all_done] {
-      const bool last = --*left == 0;
-      OnAnswer([last, all_done] {
-        if (last && *all_done) (*all_done)();
-      });
+      OnAnswer(--*left == 0 ? *all_done : nullptr);
     });
   }
 }

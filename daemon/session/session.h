@@ -264,10 +264,15 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   // Tells the lane of what there is on a device that it has just opened.
   void FillLane(Lane& lane, uint32_t device_index, device::Context& context);
   // The parts of an object that all lanes which have its device open get, or one of them.
-  void AddParts(RegionObject* object);
-  void AddParts(MwObject* object);
-  void AddParts(AhObject* object);
-  void AddParts(AhObject* object, Lane& lane, device::Context& context);
+  template <typename Object>
+  void AddParts(Object* object) const {
+    ForEachOtherLane(object->device_index, [object](Lane& lane, device::Context& context) {
+      AddParts(object, lane, context);
+    });
+  }
+  static void AddParts(RegionObject* object, Lane& lane, device::Context& context);
+  static void AddParts(MwObject* object, Lane& lane, device::Context& context);
+  static void AddParts(AhObject* object, Lane& lane, device::Context& context);
   // Lanes but the first that have the device open.
   void ForEachOtherLane(uint32_t device_index,
                         const std::function<void(Lane&, device::Context&)>& visit) const;

@@ -106,29 +106,19 @@ void Session::FillLane(Lane& lane, uint32_t device_index, device::Context& conte
     return object.device_index == device_index &&
            (object.phase == Phase::kMaking || object.phase == Phase::kLive);
   };
-  const auto activate_from = [this](const LaneParts& parts, size_t first) {
-    for (size_t i = first; i < parts.objects().size(); ++i) {
-      Command(&engine::EngineProxy::Activate, {parts.objects()[i]}, nullptr);
-    }
+  const auto fill = [&](auto& table) {
+    table.ForEach([&](Handle, auto& object) {
+      if (!wanted(object)) return;
+      const size_t before = object.parts.objects().size();
+      AddParts(&object, lane, context);
+      for (size_t i = before; i < object.parts.objects().size(); ++i) {
+        Command(&engine::EngineProxy::Activate, {object.parts.objects()[i]}, nullptr);
+      }
+    });
   };
-  regions_.ForEach([&](Handle, RegionObject& region) {
-    if (!wanted(region)) return;
-    const size_t before = region.parts.objects().size();
-    region.parts.Add(lane, context.PartOf(*region.mr));
-    activate_from(region.parts, before);
-  });
-  mws_.ForEach([&](Handle, MwObject& mw) {
-    if (!wanted(mw)) return;
-    const size_t before = mw.parts.objects().size();
-    mw.parts.Add(lane, context.PartOf(*mw.mw));
-    activate_from(mw.parts, before);
-  });
-  ahs_.ForEach([&](Handle, AhObject& ah) {
-    if (!wanted(ah)) return;
-    const size_t before = ah.parts.objects().size();
-    AddParts(&ah, lane, context);
-    activate_from(ah.parts, before);
-  });
+  fill(regions_);
+  fill(mws_);
+  fill(ahs_);
 }
 
 void Session::ForEachOtherLane(uint32_t device_index,
@@ -140,22 +130,12 @@ void Session::ForEachOtherLane(uint32_t device_index,
   }
 }
 
-void Session::AddParts(RegionObject* object) {
-  ForEachOtherLane(object->device_index, [object](Lane& lane, device::Context& context) {
-    object->parts.Add(lane, context.PartOf(*object->mr));
-  });
+void Session::AddParts(RegionObject* object, Lane& lane, device::Context& context) {
+  object->parts.Add(lane, context.PartOf(*object->mr));
 }
 
-void Session::AddParts(MwObject* object) {
-  ForEachOtherLane(object->device_index, [object](Lane& lane, device::Context& context) {
-    object->parts.Add(lane, context.PartOf(*object->mw));
-  });
-}
-
-void Session::AddParts(AhObject* object) {
-  ForEachOtherLane(object->device_index, [this, object](Lane& lane, device::Context& context) {
-    AddParts(object, lane, context);
-  });
+void Session::AddParts(MwObject* object, Lane& lane, device::Context& context) {
+  object->parts.Add(lane, context.PartOf(*object->mw));
 }
 
 void Session::AddParts(AhObject* object, Lane& lane, device::Context& context) {

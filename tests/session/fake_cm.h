@@ -42,6 +42,13 @@ class FakeEndpoint final : public device::CmEndpoint {
   absl::Status LeaveMulticast(const SocketAddress& group) override {
     return joined.erase(group.ip) != 0 ? absl::OkStatus() : absl::NotFoundError("not in the group");
   }
+  // Of a listener: somebody wants to connect.
+  void SayRequest() {
+    device::CmEvent event;
+    event.type = device::CmEventType::kConnectRequest;
+    event.new_endpoint = std::make_unique<FakeEndpoint>(manager_, nullptr);
+    sink->OnCmEvent(std::move(event));
+  }
   // The outcome of a join.
   void SayJoined(const IpAddress& group, int status = 0) {
     device::CmEvent event;

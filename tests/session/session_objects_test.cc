@@ -437,11 +437,7 @@ TEST_F(SessionObjects, QpDestroyedWhileTheIdMovesItCancelsTheMove) {
 
 TEST_F(SessionObjects, ConnectionRequestBecomesAnIdOfTheSession) {
   bed_.MakeId(bed_.MakeEventChannel());
-  FakeEndpoint* listener = bed_.manager.last;
-  device::CmEvent event;
-  event.type = device::CmEventType::kConnectRequest;
-  event.new_endpoint = std::make_unique<FakeEndpoint>(&bed_.manager, nullptr);
-  listener->sink->OnCmEvent(std::move(event));
+  bed_.manager.last->SayRequest();
   EXPECT_EQ(bed_.session->Counts().cm_ids(), 2u);
 }
 
@@ -558,11 +554,7 @@ TEST(SessionQuota, ConnectionRequestOverTheLimitIsRejected) {
   SessionBed bed(limits);
   bed.Open();
   bed.MakeId(bed.MakeEventChannel());
-  FakeEndpoint* listener = bed.manager.last;
-  device::CmEvent event;
-  event.type = device::CmEventType::kConnectRequest;
-  event.new_endpoint = std::make_unique<FakeEndpoint>(&bed.manager, nullptr);
-  listener->sink->OnCmEvent(std::move(event));
+  bed.manager.last->SayRequest();
   EXPECT_EQ(bed.session->Counts().cm_ids(), 1u);
   EXPECT_EQ(bed.manager.endpoints, 1);
 }
@@ -574,11 +566,7 @@ TEST(SessionQuota, RequestsThatNobodyAnswersAreBounded) {
   bed.Open();
   for (int i = 0; i < 3; ++i) {
     bed.MakeId(bed.MakeEventChannel());  // a listener each
-    FakeEndpoint* const listener = bed.manager.last;
-    device::CmEvent event;
-    event.type = device::CmEventType::kConnectRequest;
-    event.new_endpoint = std::make_unique<FakeEndpoint>(&bed.manager, nullptr);
-    listener->sink->OnCmEvent(std::move(event));
+    bed.manager.last->SayRequest();
   }
   EXPECT_EQ(bed.session->Counts().cm_ids(), 3u + 2u);
   EXPECT_EQ(bed.manager.endpoints, 3 + 2);

@@ -2,7 +2,6 @@
 
 #include "daemon/base/check.h"
 #include "daemon/device/soft/soft_qp.h"
-#include "daemon/wire/grh.h"
 
 namespace rdmad::sim {
 

@@ -23,6 +23,7 @@
 #include "daemon/device/soft/soft_mr.h"
 #include "daemon/device/soft/transport.h"
 #include "daemon/device/soft/ud_qp.h"
+#include "daemon/wire/grh.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/random.h"
 #include "tests/sim/shared_receives.h"
@@ -158,7 +159,7 @@ class Datagrams {
   }
 
   static constexpr uint32_t kMaxBytes = 1024;
-  static constexpr uint32_t kReceiveBytes = kMaxBytes + 40;
+  static constexpr uint32_t kReceiveBytes = kMaxBytes + wire::kGrhBytes;
   static constexpr uint32_t kDepth = 8;
   static constexpr uint32_t kMaxSge = 4;
   static constexpr uint32_t kQkey = 0x1234;

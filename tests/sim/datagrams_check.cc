@@ -1,7 +1,6 @@
 // How the datagrams' completions are judged.
 #include <algorithm>
 
-#include "daemon/wire/grh.h"
 #include "proto/shm/completion_queue.h"
 #include "tests/sim/datagrams.h"
 

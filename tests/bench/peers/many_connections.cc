@@ -4,9 +4,10 @@
 //   many_connections --run-dir DIR --connections N --connect ADDRESS:PORT  makes N
 //
 // Written as an application with thousands of connections is: all of them share one event channel
-// and two CQs, and one receive is posted in each. 32 are made side by side, or `--at-once N`. Prints a line of JSON for what has happened
-// ("listening", "connected", "disconnected"), with times of the machine's monotonic clock, and
-// stays until its standard input ends, or, with `--until killed`, until it is killed.
+// and two CQs, and one receive is posted in each. 32 are made side by side, or `--at-once N`.
+// Prints a line of JSON for what has happened ("listening", "connected", "disconnected"), with
+// times of the machine's monotonic clock, and stays until its standard input ends, or, with
+// `--until killed`, until it is killed.
 #include <poll.h>
 #include <time.h>
 #include <unistd.h>
