@@ -108,9 +108,17 @@ bool IsSameKind(const RawGid& a, const RawGid& b) {
 
 absl::StatusOr<AddressHandleAttr> AddressHandleAttrFromWc(const DeviceInfo& device, const Wc& wc,
                                                           std::span<const std::byte> grh) {
-  if (wc.status != WcStatus::kSuccess || (wc.flags & kWcGrh) == 0) {
+  constexpr uint32_t kInfiniband = 1;
+  const bool has_grh = (wc.flags & kWcGrh) != 0;
+  if (wc.status != WcStatus::kSuccess || (!has_grh && device.link_layer != kInfiniband)) {
     return absl::InvalidArgumentError("init_ah_from_wc: the completion has no GRH");
   }
+  AddressHandleAttr attr;
+  attr.dlid = wc.slid;
+  attr.service_level = wc.service_level;
+  attr.src_path_bits = wc.dlid_path_bits;
+  attr.is_global = has_grh;
+  if (!has_grh) return attr;
   sdk::Header header;
   if (grh.size() < kGrhBytes || !sdk::ParseGrh(grh, &header)) {
     return absl::InvalidArgumentError(
@@ -124,7 +132,6 @@ absl::StatusOr<AddressHandleAttr> AddressHandleAttrFromWc(const DeviceInfo& devi
     return absl::NotFoundError(
         absl::StrCat("init_ah_from_wc: device=", device.name, " has none of the addresses that the datagram came to"));
   }
-  AddressHandleAttr attr;
   attr.dest_gid = header.source;
   attr.sgid_index = gid->index;
   attr.flow_label = header.flow_label;

@@ -47,6 +47,9 @@ DeviceInfo FromProto(const v1::Device& device) {
   info.max_mcast_qps = device.max_mcast_qps();
   info.atomic_capability = device.atomic_capability();
   info.num_comp_vectors = device.num_comp_vectors();
+  info.link_layer = device.link_layer();
+  info.lid = static_cast<uint16_t>(device.lid());
+  info.lmc = static_cast<uint8_t>(device.lmc());
   return info;
 }
 

@@ -263,7 +263,10 @@ size_t CompletionQueueState::PollRing(std::span<Wc> out) noexcept {
                         .imm_be = cqe.imm_be,
                         .qpn = cqe.qpn,
                         .src_qpn = cqe.src_qpn,
-                        .vendor_err = cqe.vendor_err};
+                        .vendor_err = cqe.vendor_err,
+                        .slid = cqe.slid,
+                        .service_level = cqe.service_level,
+                        .dlid_path_bits = cqe.dlid_path_bits};
     }
     if (polled < asked) break;
   }

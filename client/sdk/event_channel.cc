@@ -56,6 +56,10 @@ UdParam UdOf(const shm::CmEvent& event) {
   ud.ah.flow_label = event.ah_flow_label;
   ud.ah.traffic_class = event.ah_traffic_class;
   ud.ah.hop_limit = event.ah_hop_limit;
+  ud.ah.dlid = event.ah_dlid;
+  ud.ah.service_level = event.ah_service_level;
+  ud.ah.src_path_bits = event.ah_src_path_bits;
+  ud.ah.is_global = event.ah_no_grh == 0;
   return ud;
 }
 

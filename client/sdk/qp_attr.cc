@@ -12,6 +12,10 @@ v1::AddressHandleAttr ToProto(const AddressHandleAttr& attr) {
   proto.set_flow_label(attr.flow_label);
   proto.set_hop_limit(attr.hop_limit);
   proto.set_traffic_class(attr.traffic_class);
+  proto.set_dlid(attr.dlid);
+  proto.set_service_level(attr.service_level);
+  proto.set_src_path_bits(attr.src_path_bits);
+  proto.set_no_grh(!attr.is_global);
   return proto;
 }
 
@@ -54,6 +58,10 @@ QpAttr FromProto(const v1::QpAttr& proto) {
   attr.ah.flow_label = proto.ah().flow_label();
   attr.ah.hop_limit = static_cast<uint8_t>(proto.ah().hop_limit());
   attr.ah.traffic_class = static_cast<uint8_t>(proto.ah().traffic_class());
+  attr.ah.dlid = static_cast<uint16_t>(proto.ah().dlid());
+  attr.ah.service_level = static_cast<uint8_t>(proto.ah().service_level());
+  attr.ah.src_path_bits = static_cast<uint8_t>(proto.ah().src_path_bits());
+  attr.ah.is_global = !proto.ah().no_grh();
   attr.pkey_index = static_cast<uint16_t>(proto.pkey_index());
   attr.max_rd_atomic = static_cast<uint8_t>(proto.max_rd_atomic());
   attr.max_dest_rd_atomic = static_cast<uint8_t>(proto.max_dest_rd_atomic());

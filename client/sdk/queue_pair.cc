@@ -310,7 +310,10 @@ size_t QueuePairState::Flush(Queue& queue, bool is_send, std::span<Wc> out) noex
                     .imm_be = 0,
                     .qpn = qpn_,
                     .src_qpn = 0,
-                    .vendor_err = 0};
+                    .vendor_err = 0,
+                    .slid = 0,
+                    .service_level = 0,
+                    .dlid_path_bits = 0};
     queue.writer.RetireOne();
   }
   return count;

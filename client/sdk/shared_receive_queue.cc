@@ -144,7 +144,10 @@ size_t SrqState::FlushInto(uint32_t qpn, std::span<Wc> out) noexcept {
                     .imm_be = 0,
                     .qpn = qpn,
                     .src_qpn = 0,
-                    .vendor_err = 0};
+                    .vendor_err = 0,
+                    .slid = 0,
+                    .service_level = 0,
+                    .dlid_path_bits = 0};
     places_.Free(places_.oldest(), &out[count].wr_id);
     writer_.RetireOne();
   }

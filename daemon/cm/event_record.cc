@@ -51,13 +51,17 @@ shm::CmEvent ToRecord(const device::CmEvent& event) noexcept {
   record.qpn = event.param.qpn;
   record.qkey = event.param.qkey;
   record.qp_type = event.param.qp_type ? static_cast<uint8_t>(*event.param.qp_type) : 0;
-  if (event.av.dest != IpAddress()) {
+  if (event.av.dest != IpAddress() || !event.av.is_global) {
     const Gid& gid = event.av.dest.gid();
     std::memcpy(record.ah_dest_gid, gid.data(), gid.size());
     record.ah_sgid_index = event.av.sgid_index;
     record.ah_flow_label = event.av.flow_label;
     record.ah_traffic_class = event.av.traffic_class;
     record.ah_hop_limit = event.av.hop_limit;
+    record.ah_no_grh = event.av.is_global ? 0 : 1;
+    record.ah_dlid = event.av.dlid;
+    record.ah_service_level = event.av.service_level;
+    record.ah_src_path_bits = event.av.src_path_bits;
   }
   record.multicast_cookie = event.multicast_cookie;
   // No CM message carries more than 196 bytes, so nothing is cut here.

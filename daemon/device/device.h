@@ -120,6 +120,8 @@ class Qp : public EngineObject {
   // As ibv_modify_qp(3): checks transition and mask by the QP type's table; moving to kErr flushes, to kReset forgets.
   [[nodiscard]] virtual QpResult Modify(const QpAttr& attr, TimeNs now) noexcept = 0;
   virtual QpAttr Query() const noexcept = 0;
+  // State and path MTU as far as they are known without asking hardware, which takes its time: for lists of many.
+  virtual QpAttr Known() const noexcept { return Query(); }
   // The peer QP lives on the same engine of this daemon, so its bytes never touch a socket.
   virtual bool same_daemon() const noexcept = 0;
 };
@@ -175,9 +177,14 @@ struct DeviceAttr {
   Mtu max_mtu = Mtu::k4096;
 };
 
+enum class LinkLayer : uint8_t { kInfiniband = 1, kEthernet = 2 };  // numbered as IBV_LINK_LAYER_*
+
 struct PortAttr {
   bool active = false;
   Mtu active_mtu = Mtu::k1024;
+  LinkLayer link_layer = LinkLayer::kEthernet;
+  uint16_t lid = 0;  // InfiniBand, as the next
+  uint8_t lmc = 0;
 };
 
 struct GidEntry {

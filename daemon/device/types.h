@@ -121,6 +121,9 @@ struct Wc {
   uint32_t vendor_err;
   uint32_t wqe_count;  // send queues: WRs of this SQ that are done, this one included; modulo 2^32
   uint32_t qp_cookie;
+  uint16_t slid;  // UD on InfiniBand, as the next two
+  uint8_t service_level;
+  uint8_t dlid_path_bits;
 };
 
 // Where a device puts completions. Called on the engine thread; must not call back into the device.
@@ -128,6 +131,8 @@ class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
   virtual void OnCompletion(const Wc& wc) noexcept = 0;
+  // The hardware has lost completions of the CQ, or cannot write them any more (ibv's CQ_ERR).
+  virtual void OnError() noexcept {}
 };
 
 enum class AsyncEventType : uint32_t {  // ibv_event_type
@@ -176,7 +181,8 @@ inline constexpr uint32_t kQpAttrAll =
     kQpAttrMaxQpRdAtomic | kQpAttrMinRnrTimer | kQpAttrSqPsn | kQpAttrMaxDestRdAtomic | kQpAttrDestQpn;
 
 // ibv_ah_attr: the peer's address and which of the device's own addresses to send from. On RoCE the first five are all
-// there is; on InfiniBand `dest` is the peer's GID, and the LID fields count.
+// there is, a LID means nothing (as to ibv_create_ah) and without is_global there is no address. On InfiniBand `dest` is
+// the peer's GID, and the rest counts.
 struct AddressVector {
   IpAddress dest;
   uint32_t sgid_index = 0;

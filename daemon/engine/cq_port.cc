@@ -51,10 +51,17 @@ void ShmCqPort::OnCompletion(const Wc& wc) noexcept {
   cqe.vendor_err = wc.vendor_err;
   cqe.wqe_count = wc.wqe_count;
   cqe.qp_cookie = wc.qp_cookie;
+  cqe.slid = wc.slid;
+  cqe.service_level = wc.service_level;
+  cqe.dlid_path_bits = wc.dlid_path_bits;
   CopyToShared(entries_ + size_t{tail_ & mask_} * sizeof(cqe), &cqe, sizeof(cqe));
   ++tail_;
   Count(wc);
   PublishAndNotify(wc.solicited || wc.status != WcStatus::kSuccess);
+}
+
+void ShmCqPort::OnError() noexcept {
+  if (!broken_) Break();
 }
 
 bool ShmCqPort::HasRoom() noexcept {

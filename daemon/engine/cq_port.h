@@ -34,6 +34,8 @@ class ShmCqPort final : public CqPort, public ListHook<OverrunTag> {
   void Activate(device::TimeNs now) noexcept override;
   void Deactivate(device::TimeNs now) noexcept override;
   void OnCompletion(const device::Wc& wc) noexcept override;
+  // As if it had overrun.
+  void OnError() noexcept override;
 
   // QPs that complete into this CQ; they leave (Unlink) before it is deactivated.
   void AddUser(CqUser& user) noexcept { users_.PushBack(user); }

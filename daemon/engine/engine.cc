@@ -189,6 +189,9 @@ void Engine::Execute(const EngineCommand& command, TimeNs now) noexcept {
     case EngineCommand::Kind::kQueryQp:
       answer.attr = command.qp->Query();
       break;
+    case EngineCommand::Kind::kKnownQp:
+      answer.attr = command.qp->Known();
+      break;
     case EngineCommand::Kind::kSetSrqLimit:
       answer.result = command.srq->SetLimit(command.limit);
       break;

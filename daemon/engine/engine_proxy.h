@@ -62,6 +62,8 @@ class EngineProxy {
   // When the QP enters RESET, what its rings hold unread is forgotten too.
   virtual void ModifyQp(device::Qp& qp, const device::QpAttr& attr, ModifyDone done) = 0;
   virtual void QueryQp(device::Qp& qp, QueryDone done) = 0;
+  // What device::Qp::Known() says.
+  virtual void ShowQp(device::Qp& qp, QueryDone done) = 0;
   virtual void SetSrqLimit(device::Srq& srq, uint32_t limit, ModifyDone done) = 0;
   virtual void QuerySrqLimit(device::Srq& srq, LimitDone done) = 0;  // the one that is armed
 

@@ -69,6 +69,13 @@ void EngineProxyImpl::QueryQp(device::Qp& qp, QueryDone done) {
   Send(command, std::move(done));
 }
 
+void EngineProxyImpl::ShowQp(device::Qp& qp, QueryDone done) {
+  EngineCommand command;
+  command.kind = EngineCommand::Kind::kKnownQp;
+  command.qp = &qp;
+  Send(command, std::move(done));
+}
+
 void EngineProxyImpl::SetSrqLimit(device::Srq& srq, uint32_t limit, ModifyDone done) {
   EngineCommand command;
   command.kind = EngineCommand::Kind::kSetSrqLimit;

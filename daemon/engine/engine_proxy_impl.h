@@ -36,6 +36,7 @@ class EngineProxyImpl final : public EngineProxy {
   void Deactivate(device::EngineObject& object, Done done) override;
   void ModifyQp(device::Qp& qp, const device::QpAttr& attr, ModifyDone done) override;
   void QueryQp(device::Qp& qp, QueryDone done) override;
+  void ShowQp(device::Qp& qp, QueryDone done) override;
   void SetSrqLimit(device::Srq& srq, uint32_t limit, ModifyDone done) override;
   void QuerySrqLimit(device::Srq& srq, LimitDone done) override;
 

@@ -115,6 +115,11 @@ absl::StatusOr<IpAddress> GidFromMessage(const std::string& bytes, const char* f
 
 absl::StatusOr<device::AddressVector> FromMessage(const v1::AddressHandleAttr& message) {
   device::AddressVector av;
+  av.is_global = !message.no_grh();
+  RD_RETURN_IF_ERROR(Take("ah.dlid", message.dlid(), 0xffff, &av.dlid));
+  RD_RETURN_IF_ERROR(Take("ah.service_level", message.service_level(), 15, &av.service_level));
+  RD_RETURN_IF_ERROR(Take("ah.src_path_bits", message.src_path_bits(), 127, &av.src_path_bits));
+  if (!av.is_global) return av;
   RD_ASSIGN_OR_RETURN(av.dest, GidFromMessage(message.dest_gid(), "ah.dest_gid"));
   av.sgid_index = message.sgid_index();
   RD_RETURN_IF_ERROR(Take("ah.flow_label", message.flow_label(), (1u << 20) - 1, &av.flow_label));
@@ -246,6 +251,10 @@ void ToMessage(const QpAttr& attr, v1::QpAttr* message) {
   ah->set_flow_label(attr.av.flow_label);
   ah->set_hop_limit(attr.av.hop_limit);
   ah->set_traffic_class(attr.av.traffic_class);
+  ah->set_dlid(attr.av.dlid);
+  ah->set_service_level(attr.av.service_level);
+  ah->set_src_path_bits(attr.av.src_path_bits);
+  ah->set_no_grh(!attr.av.is_global);
   message->set_pkey_index(attr.pkey_index);
   message->set_max_rd_atomic(attr.max_rd_atomic);
   message->set_max_dest_rd_atomic(attr.max_dest_rd_atomic);
@@ -306,6 +315,9 @@ void ToMessage(uint32_t index, const device::Device& device, v1::Device* message
   message->set_max_mcast_qps(attr.max_mcast_qps);
   message->set_atomic_capability(attr.atomic_capability);
   message->set_num_comp_vectors(attr.num_comp_vectors);
+  message->set_link_layer(static_cast<uint32_t>(port.link_layer));
+  message->set_lid(port.lid);
+  message->set_lmc(port.lmc);
 }
 
 const char* QpStateName(device::QpState state) noexcept {

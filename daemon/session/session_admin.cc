@@ -92,7 +92,7 @@ void Session::AddConnections(v1::ListConnectionsReply* reply, std::function<void
     status->set_qpn(qp->qp->qpn());
     ++*left;
     ++commands_in_flight_;
-    qp->lane->engine->QueryQp(*qp->qp, [this, status, answer](const device::QpAttr& attr) {
+    qp->lane->engine->ShowQp(*qp->qp, [this, status, answer](const device::QpAttr& attr) {
       OnAnswer([&] {
         status->set_qp_state(QpStateName(attr.state));
         status->set_path_mtu_bytes(device::MtuBytes(attr.path_mtu));

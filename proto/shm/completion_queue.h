@@ -46,7 +46,10 @@ struct alignas(kCacheLine) Cqe {
   uint32_t vendor_err;
   uint32_t wqe_count;  // send queues: how many WRs of this SQ are done, this one included; modulo 2^32
   uint32_t qp_cookie;  // the client's own number for the QP, as given at its creation
-  uint8_t reserved1[20];
+  uint16_t slid;       // UD on InfiniBand, as the next two: how the sender is reached
+  uint8_t service_level;
+  uint8_t dlid_path_bits;
+  uint8_t reserved1[16];
 };
 static_assert(sizeof(Cqe) == 64 && offsetof(Cqe, qp_cookie) == 36);
 

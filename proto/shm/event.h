@@ -64,7 +64,10 @@ struct CmEvent {
   uint8_t ah_traffic_class;
   uint8_t ah_hop_limit;
   uint8_t qp_type;  // with CONNECT_REQUEST of a connection: ibv_qp_type of the peer's QP, 2 RC or 3 UC; else 0
-  uint8_t reserved[5];
+  uint8_t ah_no_grh;
+  uint16_t ah_dlid;  // InfiniBand, as the next two
+  uint8_t ah_service_level;
+  uint8_t ah_src_path_bits;
   uint64_t multicast_cookie;  // with MULTICAST_JOIN and MULTICAST_ERROR: as given to JoinMulticast
   uint8_t private_data[kMaxCmPrivateData];
 };

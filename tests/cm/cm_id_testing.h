@@ -138,6 +138,7 @@ class FakeEngine : public engine::EngineProxy {
   void Deactivate(device::EngineObject&, Done done) override { done(); }
   void ModifyQp(device::Qp& qp, const device::QpAttr& attr, ModifyDone done) override;
   void QueryQp(device::Qp& qp, QueryDone done) override { done(qp.Query()); }
+  void ShowQp(device::Qp& qp, QueryDone done) override { done(qp.Known()); }
   uint32_t index() const noexcept override { return 0; }
   engine::EngineStats Stats() const noexcept override { return {}; }
   int poll_fd() const noexcept override { return -1; }

@@ -86,12 +86,27 @@ TEST(EventRecord, CarriesHowADatagramReachesThePeer) {
   EXPECT_EQ(std::memcmp(ToRecord(event).ah_dest_gid, v6.data(), v6.size()), 0);
 }
 
+TEST(EventRecord, CarriesALidWithoutAGid) {
+  device::CmEvent event;
+  event.type = device::CmEventType::kMulticastJoin;
+  event.av.is_global = false;
+  event.av.dlid = 0xc001;
+  event.av.service_level = 2;
+  event.av.src_path_bits = 3;
+  const shm::CmEvent record = ToRecord(event);
+  EXPECT_EQ(record.ah_no_grh, 1);
+  EXPECT_EQ(record.ah_dlid, 0xc001);
+  EXPECT_EQ(record.ah_service_level, 2);
+  EXPECT_EQ(record.ah_src_path_bits, 3);
+}
+
 TEST(EventRecord, WithoutAnAddressThereIsNoAh) {
   device::CmEvent event;
   event.type = device::CmEventType::kEstablished;
   const shm::CmEvent record = ToRecord(event);
   EXPECT_EQ(record.ah_hop_limit, 0);
   EXPECT_EQ(record.ah_sgid_index, 0u);
+  EXPECT_EQ(record.ah_no_grh, 0);
 }
 
 }  // namespace

@@ -53,6 +53,9 @@ TEST_F(CqPortTest, EveryFieldArrives) {
   wc.vendor_err = 6;
   wc.wqe_count = 7;
   wc.qp_cookie = 8;
+  wc.slid = 9;
+  wc.service_level = 10;
+  wc.dlid_path_bits = 11;
   cq.port->OnCompletion(wc);
   const std::vector<shm::Cqe> cqes = cq.PollAll();
   ASSERT_EQ(cqes.size(), 1u);
@@ -67,6 +70,9 @@ TEST_F(CqPortTest, EveryFieldArrives) {
   EXPECT_EQ(cqes[0].vendor_err, 6u);
   EXPECT_EQ(cqes[0].wqe_count, 7u);
   EXPECT_EQ(cqes[0].qp_cookie, 8u);
+  EXPECT_EQ(cqes[0].slid, 9u);
+  EXPECT_EQ(cqes[0].service_level, 10u);
+  EXPECT_EQ(cqes[0].dlid_path_bits, 11u);
 }
 
 TEST_F(CqPortTest, WrapsManyTimesInOrder) {
@@ -97,6 +103,17 @@ TEST_F(CqPortTest, AnOverrunCqStaysBroken) {
   EXPECT_TRUE(cq.PollAll().empty());
   bed_.Settle();
   EXPECT_EQ(bed_.sink.overruns.size(), 1u) << "said once";
+}
+
+TEST_F(CqPortTest, OneThatTheHardwareHasGivenUpIsAsBroken) {
+  TestCq cq(bed_, session_, 4, nullptr, 55);
+  cq.port->OnCompletion(SendDone(1));
+  cq.port->OnError();
+  cq.port->OnError();
+  cq.port->OnCompletion(SendDone(2));
+  EXPECT_EQ(WrIds(cq.PollAll()), std::vector<uint64_t>{1});
+  bed_.Settle();
+  EXPECT_EQ(bed_.sink.overruns, std::vector<uint64_t>{55}) << "said once";
 }
 
 TEST_F(CqPortTest, AHeadThatMakesNoSenseBreaksIt) {

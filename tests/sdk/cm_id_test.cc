@@ -84,6 +84,9 @@ TEST_F(CmIdTest, EstablishedTellsTheWayToThePeer) {
   raw.ah_flow_label = 0xabcde;
   raw.ah_traffic_class = 7;
   raw.ah_hop_limit = 9;
+  raw.ah_dlid = 0xc001;
+  raw.ah_service_level = 2;
+  raw.ah_src_path_bits = 1;
   daemon_.SendEvent(raw);
   const std::unique_ptr<CmEvent> event = *channel_->GetEvent();
   EXPECT_EQ(event->ud().qpn, 0x1234u);
@@ -94,6 +97,9 @@ TEST_F(CmIdTest, EstablishedTellsTheWayToThePeer) {
   expected.flow_label = 0xabcde;
   expected.traffic_class = 7;
   expected.hop_limit = 9;
+  expected.dlid = 0xc001;
+  expected.service_level = 2;
+  expected.src_path_bits = 1;
   EXPECT_EQ(event->ud().ah, expected);
 }
 

@@ -46,6 +46,10 @@ TEST_F(DatagramTest, HandleCarriesTheWholeAddress) {
   attr.flow_label = 0x12345;
   attr.hop_limit = 9;
   attr.traffic_class = 0x28;
+  attr.dlid = 0xc001;
+  attr.service_level = 2;
+  attr.src_path_bits = 1;
+  attr.is_global = false;
   const AddressHandle ah = *AddressHandle::Create(ProtectionDomain(pd_), attr);
   EXPECT_TRUE(ah);
   const auto request = daemon_.LastRequest<v1::CreateAhRequest>("CreateAh");
@@ -55,6 +59,10 @@ TEST_F(DatagramTest, HandleCarriesTheWholeAddress) {
   EXPECT_EQ(request.attr().flow_label(), 0x12345u);
   EXPECT_EQ(request.attr().hop_limit(), 9u);
   EXPECT_EQ(request.attr().traffic_class(), 0x28u);
+  EXPECT_EQ(request.attr().dlid(), 0xc001u);
+  EXPECT_EQ(request.attr().service_level(), 2u);
+  EXPECT_EQ(request.attr().src_path_bits(), 1u);
+  EXPECT_TRUE(request.attr().no_grh());
 }
 
 TEST_F(DatagramTest, HandleGoesWithItsLastCopyOrAtOnce) {
@@ -234,6 +242,29 @@ TEST(AddressHandleAttrFromWc, AnswersIpv4FromTheAddressThatWasAsked) {
   EXPECT_EQ(attr->sgid_index, 5u);
   EXPECT_EQ(attr->traffic_class, 0x28u);
   EXPECT_EQ(attr->flow_label, 0u);
+}
+
+TEST(AddressHandleAttrFromWc, OnInfinibandTheSendersLidIsTheWayBack) {
+  constexpr uint32_t kInfiniband = 1;
+  DeviceInfo device = Device();
+  device.link_layer = kInfiniband;
+  Wc wc{};
+  wc.slid = 0xc001;
+  wc.service_level = 2;
+  wc.dlid_path_bits = 1;
+  absl::StatusOr<AddressHandleAttr> attr = AddressHandleAttrFromWc(device, wc, {});
+  ASSERT_TRUE(attr.ok()) << attr.status();
+  EXPECT_FALSE(attr->is_global);
+  EXPECT_EQ(attr->dlid, 0xc001);
+  EXPECT_EQ(attr->service_level, 2);
+  EXPECT_EQ(attr->src_path_bits, 1);
+  wc.flags = kWcGrh;
+  const std::array<uint8_t, 16> peer = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9};
+  attr = AddressHandleAttrFromWc(device, wc, Bytes(Ipv6(peer, device.gids[0].raw)));
+  ASSERT_TRUE(attr.ok()) << attr.status();
+  EXPECT_TRUE(attr->is_global);
+  EXPECT_EQ(attr->dest_gid, peer);
+  EXPECT_EQ(attr->dlid, 0xc001);
 }
 
 TEST(AddressHandleAttrFromWc, Ipv4WithoutChecksumIsKnownByItsVersion) {

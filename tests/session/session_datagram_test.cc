@@ -45,6 +45,23 @@ TEST_F(SessionDatagram, AddressReachesTheDeviceAsItWasGiven) {
   EXPECT_EQ(av.flow_label, 0xfffffu);
   EXPECT_EQ(av.hop_limit, 9);
   EXPECT_EQ(av.traffic_class, 106);
+  EXPECT_TRUE(av.is_global);
+  EXPECT_EQ(av.dlid, 0);
+}
+
+TEST_F(SessionDatagram, OnInfinibandALidIsAddressEnough) {
+  v1::CreateAhRequest request = SessionBed::AhRequest(bed_.MakePd(), 7);
+  request.mutable_attr()->clear_dest_gid();
+  request.mutable_attr()->set_no_grh(true);
+  request.mutable_attr()->set_dlid(0xffff);
+  request.mutable_attr()->set_service_level(15);
+  request.mutable_attr()->set_src_path_bits(127);
+  ASSERT_TRUE(bed_.Call(&Session::CreateAh, request).ok());
+  const device::AddressVector& av = bed_.device.last_av;
+  EXPECT_FALSE(av.is_global);
+  EXPECT_EQ(av.dlid, 0xffff);
+  EXPECT_EQ(av.service_level, 15);
+  EXPECT_EQ(av.src_path_bits, 127);
 }
 
 TEST_F(SessionDatagram, MalformedAddressesAreRefused) {
@@ -60,6 +77,9 @@ TEST_F(SessionDatagram, MalformedAddressesAreRefused) {
   EXPECT_TRUE(refused([](auto* attr) { attr->set_flow_label(1u << 20); }));
   EXPECT_TRUE(refused([](auto* attr) { attr->set_hop_limit(256); }));
   EXPECT_TRUE(refused([](auto* attr) { attr->set_traffic_class(256); }));
+  EXPECT_TRUE(refused([](auto* attr) { attr->set_dlid(0x10000); }));
+  EXPECT_TRUE(refused([](auto* attr) { attr->set_service_level(16); }));
+  EXPECT_TRUE(refused([](auto* attr) { attr->set_src_path_bits(128); }));
   EXPECT_EQ(bed_.session->Counts().ahs(), 0u);
 }
 

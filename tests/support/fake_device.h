@@ -284,7 +284,13 @@ class FakeQp final : public device::Qp {
     return device::QpResult::kOk;
   }
 
+  device::QpAttr Known() const noexcept override {
+    const device::QpAttr known = Query();
+    --queries;
+    return known;
+  }
   device::QpAttr Query() const noexcept override {
+    ++queries;
     device::QpAttr attr;
     attr.state = attr.current_state = state;
     attr.dest_qpn = peer == nullptr ? 0 : peer->qpn_;
@@ -314,6 +320,7 @@ class FakeQp final : public device::Qp {
   }
 
   FakeQp* peer = nullptr;
+  mutable int queries = 0;  // of Query()
   bool copy_bytes = true;  // false: the addresses of its WRs are not to be believed
   device::QpState state = device::QpState::kReset;
   bool active = false;

@@ -160,6 +160,9 @@ struct Wc {
   uint32_t qpn;       // the local QP
   uint32_t src_qpn;   // UD: the sender's
   uint32_t vendor_err;
+  uint16_t slid;      // UD on InfiniBand, as the next two
+  uint8_t service_level;
+  uint8_t dlid_path_bits;
 };
 
 // ibv_qp_cap. After creation it holds what was granted: each at least what was asked.
@@ -194,13 +197,17 @@ inline constexpr uint32_t kUdpQkey = 0x01234567;
 // The destination QPN of datagrams to a multicast group.
 inline constexpr uint32_t kMulticastQpn = 0xffffff;
 
-// ibv_ah_attr of a RoCE address.
+// ibv_ah_attr. On Ethernet (RoCE) the first five are all there is; InfiniBand has all of them.
 struct AddressHandleAttr {
   std::array<uint8_t, 16> dest_gid = {};  // the IP address; IPv4 as ::ffff:a.b.c.d
   uint32_t sgid_index = 0;                // our address: an index of DeviceInfo::gids
   uint32_t flow_label = 0;                // 20 bits, IPv6
   uint8_t hop_limit = 64;
   uint8_t traffic_class = 0;
+  uint8_t service_level = 0;
+  uint16_t dlid = 0;
+  uint8_t src_path_bits = 0;
+  bool is_global = true;  // has a GRH: the first five count
 
   friend bool operator==(const AddressHandleAttr&, const AddressHandleAttr&) = default;
 };
@@ -290,6 +297,9 @@ struct DeviceInfo {
   uint32_t max_mcast_qps = 0;      // per group
   uint32_t atomic_capability = 0;  // ibv_atomic_cap: 0 none, 1 among this device's own atomics, 2 with the CPU's too
   uint32_t num_comp_vectors = 1;   // see CompletionQueue::Create
+  uint32_t link_layer = 2;         // IBV_LINK_LAYER_*: 1 InfiniBand, 2 Ethernet
+  uint16_t lid = 0;                // of an InfiniBand port, as the next
+  uint8_t lmc = 0;
 };
 
 }  // namespace rdmad

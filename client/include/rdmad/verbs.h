@@ -149,8 +149,8 @@ class AddressHandle {
 };
 
 // The way back to the sender of a datagram, which `device` received (ibv_init_ah_from_wc). One that came to a multicast
-// group is answered from the device's first address of the same kind.
-// Errors: InvalidArgument (the Wc is no success or has no GRH; `grh` is too short or holds no IP header); NotFound (the
+// group is answered from the device's first address of the same kind. On InfiniBand a datagram may have no GRH.
+// Errors: InvalidArgument (the Wc is no success, or has no GRH on Ethernet; `grh` is too short or holds no IP header); NotFound (the
 // address that it was sent to is none of the device's any more).
 absl::StatusOr<AddressHandleAttr> AddressHandleAttrFromWc(const DeviceInfo& device, const Wc& wc,
                                                           std::span<const std::byte> grh);

@@ -10,6 +10,10 @@ namespace rdmad::soft {
 absl::StatusOr<std::unique_ptr<SoftAh>> SoftAh::Create(const SoftPd& pd,
                                                        const device::AddressVector& av,
                                                        SourceLookup source) {
+  if (!av.is_global) {
+    return absl::InvalidArgumentError(
+        "create_ah: without a GRH there is no address; LIDs are InfiniBand's");
+  }
   SourceAddress found;
   if (!source(av.sgid_index, &found)) {
     return absl::InvalidArgumentError(

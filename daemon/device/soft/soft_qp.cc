@@ -126,6 +126,7 @@ QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
   if (result != QpResult::kOk) return result;
   if ((attr.mask & kQpAttrAv) != 0) {
     SourceAddress source;
+    if (!attr.av.is_global) return QpResult::kBadValue;
     if (!source_(attr.av.sgid_index, &source)) return QpResult::kBadValue;
     const device::Mtu mtu =
         (attr.mask & kQpAttrPathMtu) != 0 ? attr.path_mtu : context_.attr.path_mtu;

@@ -132,7 +132,7 @@ std::optional<device::CmEvent> FromRdma(const rdma_cm_event& event, bool datagra
   if (datagram && CarriesUdParam(event.event)) {
     to.param = FromRdma(ud);
     // A request does not say: the answer goes to where it came from.
-    if (ud.ah_attr.is_global != 0) to.av = FromIbv(ud.ah_attr);
+    if (ud.ah_attr.is_global != 0 || ud.ah_attr.dlid != 0) to.av = FromIbv(ud.ah_attr);
   }
   if (IsMulticast(event.event)) {
     // librdmacm puts the caller's context here.

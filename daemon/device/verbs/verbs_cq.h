@@ -6,6 +6,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 
@@ -30,8 +31,13 @@ class VerbsCq final : public device::Cq, public HardwareObject {
   [[nodiscard]] OpenContext& context() const noexcept { return *context_; }
   [[nodiscard]] device::CompletionSink& sink() const noexcept { return *sink_; }
 
+  // By the engine that reads the asynchronous events, for the one that drives the CQ, which takes it
+  // back: the hardware has given up on it.
+  std::atomic<bool> broken = false;
+
   // The data path's notes.
   bool active = false;
+  size_t place = 0;  // among the path's
   bool hot = false;
   device::TimeNs last_completion = 0;
 

@@ -1,8 +1,11 @@
 #include "daemon/device/verbs/verbs_data_path.h"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -23,7 +26,8 @@ constexpr int kPollAtOnce = 32;
 constexpr int kPollBudget = 256;  // completions of one CQ per turn
 constexpr int kEventBudget = 64;  // of one descriptor per look
 
-// What epoll tells: the context, and in the lowest bit which of its descriptors.
+// What epoll tells: an alarm, or the context and in the lowest bit which of its descriptors.
+constexpr uint64_t kAlarm = 0;
 constexpr uintptr_t kAsyncBit = 1;
 static_assert(alignof(OpenContext) > kAsyncBit);
 
@@ -44,12 +48,25 @@ void Unwatch(int epoll_fd, int fd) noexcept {
 absl::StatusOr<std::unique_ptr<VerbsDataPath>> VerbsDataPath::Create(device::AsyncSink* sink,
                                                                      uint32_t engine) {
   UniqueFd epoll_fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_fd.valid()) return absl::ErrnoToStatus(errno, "verbs: epoll_create1");
-  return std::unique_ptr<VerbsDataPath>(new VerbsDataPath(sink, engine, std::move(epoll_fd)));
+  UniqueFd alarm_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kAlarm;
+  if (!epoll_fd.valid() || !alarm_fd.valid() ||
+      ::epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, alarm_fd.get(), &event) != 0) {
+    return absl::ErrnoToStatus(errno, "verbs: epoll_create1, eventfd");
+  }
+  return std::unique_ptr<VerbsDataPath>(
+      new VerbsDataPath(sink, engine, std::move(epoll_fd), std::move(alarm_fd)));
 }
 
-VerbsDataPath::VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd)
-    : sink_(*sink), engine_(engine), epoll_fd_(std::move(epoll_fd)), epoll_number_(epoll_fd_.get()) {}
+VerbsDataPath::VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd,
+                             UniqueFd alarm_fd)
+    : sink_(*sink),
+      engine_(engine),
+      epoll_fd_(std::move(epoll_fd)),
+      alarm_fd_(std::move(alarm_fd)),
+      epoll_number_(epoll_fd_.get()) {}
 
 VerbsDataPath::~VerbsDataPath() {
   RD_CHECK(contexts_.empty(), "contexts leave before their data path");
@@ -110,12 +127,17 @@ void VerbsDataPath::NoteBindsTo(const OpenContext& context, uint32_t lkey) noexc
 
 void VerbsDataPath::AddCq(VerbsCq& cq) noexcept {
   cq.active = true;
+  cq.place = cqs_.size();
+  cqs_.push_back(&cq);
   // Cold and armed from the start.
   if (!cq.context().dead()) ibv_req_notify_cq(cq.hw(), 0);
 }
 
 void VerbsDataPath::RemoveCq(VerbsCq& cq) noexcept {
   cq.active = false;
+  cqs_[cq.place] = cqs_.back();
+  cqs_[cq.place]->place = cq.place;
+  cqs_.pop_back();
   if (std::exchange(cq.hot, false)) std::erase(hot_, &cq);
 }
 
@@ -276,10 +298,32 @@ int VerbsDataPath::TakeEvents(device::TimeNs now) noexcept {
   int work = 0;
   for (int i = 0; i < count; ++i) {
     const uint64_t data = events[i].data.u64;
+    if (data == kAlarm) {
+      work += TakeAlarm();
+      continue;
+    }
     OpenContext& context = *reinterpret_cast<OpenContext*>(data & ~uint64_t{kAsyncBit});
     if (context.dead()) continue;  // by an event of this very round
     work += (data & kAsyncBit) != 0 ? TakeAsyncEvents(context, now)
                                     : TakeCompletionEvents(context, now);
+  }
+  return work;
+}
+
+void VerbsDataPath::RaiseAlarm() noexcept {
+  constexpr uint64_t kOne = 1;
+  [[maybe_unused]] const ssize_t written = ::write(alarm_fd_.get(), &kOne, sizeof(kOne));
+}
+
+int VerbsDataPath::TakeAlarm() noexcept {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t taken = ::read(alarm_fd_.get(), &count, sizeof(count));
+  int work = 0;
+  for (VerbsCq* const cq : cqs_) {
+    if (!cq->broken.load(std::memory_order_acquire)) continue;
+    cq->broken.store(false, std::memory_order_relaxed);
+    cq->sink().OnError();
+    ++work;
   }
   return work;
 }
@@ -306,7 +350,7 @@ int VerbsDataPath::TakeAsyncEvents(OpenContext& context, device::TimeNs now) noe
     if (ibv_get_async_event(context.hw(), &event) != 0) break;
     ++count;
     fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
-    OnAsyncEvent(event, context);
+    OnAsyncEvent(event);
     ibv_ack_async_event(&event);
   }
   if (fatal) Kill(context, now);
@@ -314,8 +358,7 @@ int VerbsDataPath::TakeAsyncEvents(OpenContext& context, device::TimeNs now) noe
 }
 
 // What an event is about is alive until the event is acknowledged: destroying it waits for that.
-void VerbsDataPath::OnAsyncEvent(const ibv_async_event& event,
-                                 const OpenContext& context) noexcept {
+void VerbsDataPath::OnAsyncEvent(const ibv_async_event& event) noexcept {
   const auto type = static_cast<device::AsyncEventType>(event.event_type);
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
@@ -324,7 +367,11 @@ void VerbsDataPath::OnAsyncEvent(const ibv_async_event& event,
     case IBV_EVENT_COMM_EST:
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_QP_LAST_WQE_REACHED: {
-      const auto& qp = *static_cast<VerbsQp*>(event.element.qp->qp_context);
+      auto& qp = *static_cast<VerbsQp*>(event.element.qp->qp_context);
+      if (event.event_type == IBV_EVENT_QP_FATAL || event.event_type == IBV_EVENT_QP_REQ_ERR ||
+          event.event_type == IBV_EVENT_QP_ACCESS_ERR) {
+        qp.OnErrorEvent();
+      }
       sink_.OnAsyncEvent({type, qp.owner_token(), qp.qpn()});
       break;
     }
@@ -335,13 +382,12 @@ void VerbsDataPath::OnAsyncEvent(const ibv_async_event& event,
       sink_.OnAsyncEvent({type, srq.owner_token(), 0});
       break;
     }
-    case IBV_EVENT_CQ_ERR:
-      qps_.ForEach([&](const VerbsQp& qp) {
-        if (&qp.context() != &context) return;
-        if (qp.send_cq().hw() != event.element.cq && qp.recv_cq().hw() != event.element.cq) return;
-        sink_.OnAsyncEvent({device::AsyncEventType::kQpFatal, qp.owner_token(), qp.qpn()});
-      });
+    case IBV_EVENT_CQ_ERR: {
+      auto& cq = *static_cast<VerbsCq*>(event.element.cq->cq_context);
+      cq.broken.store(true, std::memory_order_release);
+      cq.context().path().RaiseAlarm();
       break;
+    }
     default:
       break;  // ports, GIDs and the device itself: control listens for itself
   }

@@ -66,6 +66,8 @@ class VerbsDataPath final : public device::DataPath {
   void AddCq(VerbsCq& cq) noexcept;
   void RemoveCq(VerbsCq& cq) noexcept;
   void Heat(VerbsCq& cq, device::TimeNs now) noexcept;
+  // One of its CQs is marked broken. Any thread.
+  void RaiseAlarm() noexcept;
   // Takes what the hardware has completed by now.
   void Drain(VerbsCq& cq, device::TimeNs now) noexcept;
 
@@ -81,7 +83,7 @@ class VerbsDataPath final : public device::DataPath {
   uint32_t engine() const noexcept { return engine_; }  // any thread
 
  private:
-  VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd);
+  VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd, UniqueFd alarm_fd);
 
   void UnwatchContext(const OpenContext& context) noexcept;
   int PollHot(device::TimeNs now) noexcept;
@@ -89,18 +91,21 @@ class VerbsDataPath final : public device::DataPath {
   // Arms it and takes what came meanwhile; false if there was something.
   bool Cool(VerbsCq& cq, device::TimeNs now) noexcept;
   int TakeEvents(device::TimeNs now) noexcept;
+  int TakeAlarm() noexcept;
   int TakeCompletionEvents(OpenContext& context, device::TimeNs now) noexcept;
   int TakeAsyncEvents(OpenContext& context, device::TimeNs now) noexcept;
   void Dispatch(const ibv_wc& wc) noexcept;
-  void OnAsyncEvent(const ibv_async_event& event, const OpenContext& context) noexcept;
+  void OnAsyncEvent(const ibv_async_event& event) noexcept;
 
   device::AsyncSink& sink_;
   const uint32_t engine_;
   const UniqueFd epoll_fd_;
+  const UniqueFd alarm_fd_;
   const int epoll_number_;
   std::vector<OpenContext*> contexts_;
   SlotTable<VerbsQp> qps_;
   SlotTable<VerbsSrq> srqs_;
+  std::vector<VerbsCq*> cqs_;
   std::vector<VerbsCq*> hot_;
   device::TimeNs events_taken_at_ = 0;
 

@@ -103,7 +103,12 @@ const std::string& VerbsDevice::kind() const noexcept {
 device::PortAttr VerbsDevice::QueryPort() const {
   ibv_port_attr port{};
   if (hw_ != nullptr && ibv_query_port(hw_, number_, &port) == 0) {
-    port_ = {port.state == IBV_PORT_ACTIVE, MtuOf(port.active_mtu)};
+    port_ = {.active = port.state == IBV_PORT_ACTIVE, .active_mtu = MtuOf(port.active_mtu)};
+    if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+      port_.link_layer = device::LinkLayer::kInfiniband;
+      port_.lid = port.lid;
+      port_.lmc = port.lmc;
+    }
   }
   return port_;
 }

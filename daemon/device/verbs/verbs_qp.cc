@@ -336,8 +336,10 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
   const int error = ibv_modify_qp(hw_, &hw_attr, mask);
   if (error == EIO || error == ENODEV) return QpResult::kGone;
   if (error != 0) return QpResult::kBadValue;
+  if ((attr.mask & device::kQpAttrPathMtu) != 0) path_mtu_ = attr.path_mtu;
   if (!moves) return QpResult::kOk;
   state_ = attr.state;
+  failed_.store(false, std::memory_order_relaxed);
   if (attr.state == QpState::kErr) {
     TakeOverRecvs(recv_tail_);
     if (last_told_ && can_mark()) EndSends(nullptr);
@@ -357,6 +359,16 @@ void VerbsQp::Forget() noexcept {
   if (!active_) return;
   context_->path().RemoveQp(*this, slot_);
   slot_ = context_->path().AddQp(*this);
+}
+
+device::QpAttr VerbsQp::Known() const noexcept {
+  device::QpAttr known;
+  // (An event of before a reset may come after it.)
+  const bool failed = state_ != QpState::kReset && failed_.load(std::memory_order_relaxed);
+  known.state = failed ? QpState::kErr : state_;
+  known.current_state = known.state;
+  known.path_mtu = path_mtu_;
+  return known;
 }
 
 device::QpAttr VerbsQp::Query() const noexcept {

@@ -23,6 +23,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52,6 +53,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   device::PostResult PostRecv(const device::RecvWr& wr, device::TimeNs now) noexcept override;
   device::QpResult Modify(const device::QpAttr& attr, device::TimeNs now) noexcept override;
   device::QpAttr Query() const noexcept override;
+  device::QpAttr Known() const noexcept override;
   bool same_daemon() const noexcept override { return false; }
 
   // For the data path. Engine thread.
@@ -70,6 +72,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   // are taken for bound.
   void NoteBindsUnderWay(std::optional<uint32_t> lkey) noexcept;
   void Die() noexcept;
+  // The hardware has moved it to the error state, with no completion that says so. Any thread.
+  void OnErrorEvent() noexcept { failed_.store(true, std::memory_order_relaxed); }
 
  private:
   struct SendEntry {
@@ -131,6 +135,8 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   uint32_t slot_ = 0;
   bool active_ = false;
   device::QpState state_ = device::QpState::kReset;  // as last set by us
+  std::atomic<bool> failed_ = false;                 // since then, by an event
+  device::Mtu path_mtu_ = device::QpAttr().path_mtu;  // as last set by us
 
   // Positions count WRs, run free and wrap; an entry stands at position & mask.
   const uint32_t send_mask_;

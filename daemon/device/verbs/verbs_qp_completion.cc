@@ -80,6 +80,11 @@ void VerbsQp::Receive(uint64_t wr_id, const ibv_wc& wc) noexcept {
   out.src_qpn = good ? wc.src_qp : 0;
   out.vendor_err = wc.vendor_err;
   out.qp_cookie = init_.cookie;
+  if (good && init_.type == device::QpType::kUd) {
+    out.slid = wc.slid;
+    out.service_level = wc.sl;
+    out.dlid_path_bits = wc.dlid_path_bits;
+  }
   if ((out.flags & shm::kCqeWithInv) != 0) {
     VerbsMw* const window = context_->windows().FindWindow(wc.invalidated_rkey);
     if (window != nullptr) window->OnInvalidated();

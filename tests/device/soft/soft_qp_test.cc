@@ -210,6 +210,19 @@ TEST(SoftQpStates, UnknownGidIndexIsABadValue) {
   EXPECT_EQ(bed.a.qp->Query().state, QpState::kInit);
 }
 
+TEST(SoftQpStates, ALidIsNoAddress) {
+  BedOptions options;
+  options.connect = false;
+  Bed bed(options);
+  bed.ToInit(bed.a);
+  device::QpAttr attr = bed.RtrAttr(bed.b, 1);
+  attr.av.dlid = 7;  // as to an HCA on Ethernet, of no account
+  attr.av.is_global = false;
+  EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
+  attr.av.is_global = true;
+  EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kOk);
+}
+
 TEST(SoftQpStates, PathMtuOverTheInterfacesIsABadValue) {
   Bed bed;
   SoftQpInit init = GoodInit(bed);

@@ -382,6 +382,11 @@ TEST(SoftAh, ChecksItsVector) {
   EXPECT_TRUE(absl::IsInvalidArgument(create("10.0.0.2", 2).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(create("::1", 3).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(create("0.0.0.0", 3).status()));
+  // A LID is InfiniBand's: alone it is no address, beside one of no account.
+  device::AddressVector infiniband{.dest = *IpAddress::Parse("10.0.0.2"), .sgid_index = 3, .dlid = 7};
+  EXPECT_TRUE(SoftAh::Create(pd, infiniband, source).ok());
+  infiniband.is_global = false;
+  EXPECT_TRUE(absl::IsInvalidArgument(SoftAh::Create(pd, infiniband, source).status()));
   const auto good = create("239.1.2.3", 3);
   ASSERT_TRUE(good.ok());
   EXPECT_EQ((*good)->flow().hop_limit, 64);

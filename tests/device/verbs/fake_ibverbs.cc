@@ -281,8 +281,14 @@ int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
 // The name is a macro, too.
 int(ibv_query_port)(ibv_context*, uint8_t port, _compat_ibv_port_attr* compat) {
   auto* const attr = reinterpret_cast<ibv_port_attr*>(compat);
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  ++fake.port_queries;
+  attr->link_layer = fake.port.link_layer;
+  attr->lid = fake.port.lid;
+  attr->lmc = fake.port.lmc;
   attr->state = port == 1 ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
-  attr->max_mtu = attr->active_mtu = IBV_MTU_1024;
+  attr->max_mtu = IBV_MTU_4096;
+  attr->active_mtu = fake.port.active_mtu;
   attr->max_msg_sz = 1 << 20;
   return 0;
 }
@@ -299,7 +305,8 @@ int ibv_modify_qp(ibv_qp*, ibv_qp_attr* attr, int mask) {
 }
 int ibv_query_qp(ibv_qp*, ibv_qp_attr* attr, int, ibv_qp_init_attr*) {
   *attr = {};
-  const FakeIbverbs& fake = FakeIbverbs::Get();
+  FakeIbverbs& fake = FakeIbverbs::Get();
+  ++fake.qp_queries;
   attr->qp_state = fake.moves.empty() ? IBV_QPS_RESET : fake.moves.back();
   if (fake.entered) attr->qp_state = *fake.entered;
   return 0;
@@ -318,12 +325,14 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   *event = {};
   event->event_type = static_cast<ibv_event_type>(byte);
   if (event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE ||
-      event->event_type == IBV_EVENT_GID_CHANGE) {
+      event->event_type == IBV_EVENT_GID_CHANGE || event->event_type == IBV_EVENT_LID_CHANGE) {
     event->element.port_num = FakeIbverbs::Get().event_port;
     return 0;
   }
   if (event->event_type == IBV_EVENT_SRQ_ERR || event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED) {
     event->element.srq = &FakeIbverbs::Get().srq;
+  } else if (event->event_type == IBV_EVENT_CQ_ERR) {
+    event->element.cq = &FakeIbverbs::Get().cq;
   } else {
     event->element.qp = &FakeIbverbs::Get().qp;
   }

@@ -47,6 +47,7 @@ class FakeIbverbs {
   std::vector<uint64_t> recvs;
   std::vector<uint64_t> srq_recvs;
   int posts = 0;
+  int qp_queries = 0;
   // The next chain of sends is taken up to this many; then ENOMEM.
   uint32_t sends_taken = UINT32_MAX;
   uint32_t then_taken = UINT32_MAX;  // of the chain after it
@@ -66,6 +67,13 @@ class FakeIbverbs {
   uint32_t ifindex = 0;
   uint8_t gid_port = 1;
   int event_port = 1;  // of port events
+  struct Port {
+    ibv_mtu active_mtu = IBV_MTU_1024;
+    uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
+    uint16_t lid = 0;
+    uint8_t lmc = 0;
+  } port;
+  int port_queries = 0;
   bool present = true;   // in the list of devices
   // The GIDs of a device with this many ports are 10.0.PORT.1; 0: one of `gid_port`, without an
   // address.

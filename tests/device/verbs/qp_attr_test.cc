@@ -20,7 +20,6 @@ TEST(QpAttr, GoesThereAndBackUnchanged) {
   attr.av.traffic_class = 0x20;
   attr.av.hop_limit = 63;
   attr.av.flow_label = 0x12345;
-  attr.av.dlid = 9;
 
   ibv_qp_attr hw;
   int mask = 0;
@@ -39,9 +38,28 @@ TEST(QpAttr, GoesThereAndBackUnchanged) {
   EXPECT_EQ(back.av.traffic_class, attr.av.traffic_class);
   EXPECT_EQ(back.av.hop_limit, attr.av.hop_limit);
   EXPECT_EQ(back.av.flow_label, attr.av.flow_label);
-  EXPECT_EQ(back.av.dlid, attr.av.dlid);
   EXPECT_EQ(hw.ah_attr.is_global, 1);
   EXPECT_EQ(hw.ah_attr.port_num, 1);
+}
+
+TEST(QpAttr, AnAddressOfInfinibandGoesThereAndBackUnchanged) {
+  for (const bool is_global : {false, true}) {
+    device::AddressVector av;
+    av.is_global = is_global;
+    av.dlid = 0xabcd;
+    av.service_level = 5;
+    av.src_path_bits = 3;
+    const ibv_ah_attr hw = ToIbv(av, 1);
+    EXPECT_EQ(hw.dlid, 0xabcd);
+    EXPECT_EQ(hw.sl, 5);
+    EXPECT_EQ(hw.src_path_bits, 3);
+    EXPECT_EQ(hw.is_global, is_global ? 1 : 0);
+    const device::AddressVector back = FromIbv(hw);
+    EXPECT_EQ(back.dlid, av.dlid);
+    EXPECT_EQ(back.service_level, av.service_level);
+    EXPECT_EQ(back.src_path_bits, av.src_path_bits);
+    EXPECT_EQ(back.is_global, is_global);
+  }
 }
 
 TEST(QpAttr, OurOnePortIsTheHardwaresOwnNumber) {

@@ -105,6 +105,22 @@ TEST(VerbsCmConvert, ADatagramEventSaysHowThePeerIsReached) {
   EXPECT_EQ(event->av.sgid_index, 3u);
 }
 
+TEST(VerbsCmConvert, OnInfinibandThePeerIsReachedByItsLid) {
+  for (const rdma_cm_event_type type : {RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_JOIN}) {
+    rdma_cm_event raw{};
+    raw.event = type;
+    raw.param.ud.ah_attr.dlid = 0xc001;
+    raw.param.ud.ah_attr.sl = 2;
+    raw.param.ud.ah_attr.src_path_bits = 1;
+    const std::optional<device::CmEvent> event = FromRdma(raw, true);
+    ASSERT_TRUE(event.has_value());
+    EXPECT_FALSE(event->av.is_global);
+    EXPECT_EQ(event->av.dlid, 0xc001);
+    EXPECT_EQ(event->av.service_level, 2);
+    EXPECT_EQ(event->av.src_path_bits, 1);
+  }
+}
+
 TEST(VerbsCmConvert, AMulticastEventHasTheCookieForItsPrivateData) {
   rdma_cm_event raw{};
   raw.event = RDMA_CM_EVENT_MULTICAST_JOIN;

@@ -316,6 +316,33 @@ TEST_F(VerbsDataPathTest, TheDevicesOwnWordThatItGoesIsEnough) {
   EXPECT_EQ(sink_.Take(), Strings{"1:5"});
 }
 
+TEST_F(VerbsDataPathTest, ABrokenCqSaysSoToItsOwner) {
+  lib_.RaiseAsync(IBV_EVENT_CQ_ERR);
+  Turn();
+  Turn();
+  EXPECT_EQ(sink_.errors, 1);
+  EXPECT_TRUE(sink_.events.empty());
+}
+
+// For lists of many QPs.
+TEST_F(VerbsDataPathTest, WhatIsKnownOfAQpAsksNoHardware) {
+  device::QpAttr attr;
+  attr.mask = device::kQpAttrState | device::kQpAttrPathMtu;
+  attr.path_mtu = device::Mtu::k2048;
+  for (const QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
+    attr.state = state;
+    ASSERT_EQ(qp_->Modify(attr, now_), device::QpResult::kOk);
+    EXPECT_EQ(qp_->Known().state, state);
+  }
+  EXPECT_EQ(qp_->Known().path_mtu, device::Mtu::k2048);
+  lib_.RaiseAsync(IBV_EVENT_QP_ACCESS_ERR);
+  Turn();
+  EXPECT_EQ(qp_->Known().state, QpState::kErr);
+  Move(QpState::kReset);
+  EXPECT_EQ(qp_->Known().state, QpState::kReset);
+  EXPECT_EQ(lib_.qp_queries, 0);
+}
+
 TEST_F(VerbsDataPathTest, CompletionsFromBeforeAResetFindNobody) {
   MoveToRts();
   ASSERT_EQ(Send(1), PostResult::kOk);

@@ -21,6 +21,7 @@ class RecordingSink final : public device::CompletionSink, public device::AsyncS
  public:
   void OnCompletion(const device::Wc& wc) noexcept override { wcs.push_back(wc); }
   void OnAsyncEvent(const device::AsyncEvent& event) noexcept override { events.push_back(event); }
+  void OnError() noexcept override { ++errors; }
 
   // "id:status:wqe_count", of sends; "id:status" of receives.
   std::vector<std::string> Take() {
@@ -36,6 +37,7 @@ class RecordingSink final : public device::CompletionSink, public device::AsyncS
 
   std::vector<device::Wc> wcs;
   std::vector<device::AsyncEvent> events;
+  int errors = 0;  // of the CQ
 };
 
 using Strings = std::vector<std::string>;

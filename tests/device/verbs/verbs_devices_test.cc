@@ -85,6 +85,23 @@ TEST_F(VerbsDevicesTest, EachPortIsADevice) {
   EXPECT_FALSE(second->QueryPort().active);
 }
 
+TEST_F(VerbsDevicesTest, APortTellsItsLinkLayer) {
+  SetPorts(1);
+  Start();
+  device::PortAttr port = devices_->devices()[0]->QueryPort();
+  EXPECT_EQ(port.link_layer, device::LinkLayer::kEthernet);
+  EXPECT_EQ(port.lid, 0);
+  lib_.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+  lib_.port.lid = 7;
+  lib_.port.lmc = 1;
+  lib_.RaiseAsync(IBV_EVENT_LID_CHANGE);
+  devices_->Poll();
+  port = devices_->devices()[0]->QueryPort();
+  EXPECT_EQ(port.link_layer, device::LinkLayer::kInfiniband);
+  EXPECT_EQ(port.lid, 7);
+  EXPECT_EQ(port.lmc, 1);
+}
+
 // So that the soft device takes the address, or leaves it, at once.
 TEST_F(VerbsDevicesTest, WhoServesAnAddressIsToldOf) {
   Start();

@@ -85,6 +85,34 @@ TEST_F(VerbsLanesTest, AWindowIsOfTheEngineThatNamesItFirst) {
   window->Deactivate(now_);
 }
 
+TEST_F(VerbsLanesTest, ABrokenCqIsToldOfByTheEngineThatDrivesIt) {
+  RecordingSink other_sink;
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<device::Cq> cq, other_->CreateCq(64, &other_sink));
+  cq->Activate(now_);
+  lib_.RaiseAsync(IBV_EVENT_CQ_ERR);
+  Turn();
+  Turn();
+  EXPECT_EQ(other_sink.errors, 0) << "not on the thread of the first";
+  other_path_->DoWork(now_);
+  EXPECT_EQ(other_sink.errors, 1);
+  EXPECT_EQ(sink_.errors, 0) << "the first engine's own CQ is well";
+  other_path_->DoWork(now_ += 10'000);
+  EXPECT_EQ(other_sink.errors, 1) << "said once";
+  cq->Deactivate(now_);
+}
+
+TEST_F(VerbsLanesTest, ACqThatIsGoneBeforeItsEngineLooksIsNotTouched) {
+  RecordingSink other_sink;
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<device::Cq> cq, other_->CreateCq(64, &other_sink));
+  cq->Activate(now_);
+  lib_.RaiseAsync(IBV_EVENT_CQ_ERR);
+  Turn();
+  cq->Deactivate(now_);
+  cq.reset();
+  other_path_->DoWork(now_);
+  EXPECT_EQ(other_sink.errors, 0);
+}
+
 TEST_F(VerbsLanesTest, WhenTheDeviceIsGoneEachEngineLetsGoByItself) {
   path_->Kill(*open_, now_);
   EXPECT_TRUE(open_->dead());

@@ -292,6 +292,21 @@ TEST_F(VerbsDatagramTest, AReceiveTellsWhoSentIt) {
   EXPECT_EQ(sink_.wcs[0].src_qpn, 0x456u);
 }
 
+TEST_F(VerbsDatagramTest, OnInfinibandAReceiveTellsTheSendersLid) {
+  ASSERT_EQ(Recv(1), PostResult::kOk);
+  lib_.Complete(lib_.recvs[0], IBV_WC_SUCCESS, IBV_WC_RECV, 50);
+  lib_.completions.back().slid = 0xc001;
+  lib_.completions.back().sl = 3;
+  lib_.completions.back().dlid_path_bits = 1;
+  lib_.RaiseCompletionEvent();
+  Turn();
+  ASSERT_EQ(sink_.wcs.size(), 1u);
+  EXPECT_EQ(sink_.wcs[0].flags, shm::kCqeRecvQueue);
+  EXPECT_EQ(sink_.wcs[0].slid, 0xc001);
+  EXPECT_EQ(sink_.wcs[0].service_level, 3);
+  EXPECT_EQ(sink_.wcs[0].dlid_path_bits, 1);
+}
+
 TEST_F(VerbsDatagramTest, AFailedSendLeavesReceivesGoingIfTheHardwareSaysSo) {
   ASSERT_EQ(SendTo(1, ah_.get()), PostResult::kOk);
   Turn();
