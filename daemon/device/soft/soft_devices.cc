@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<SoftDevices>> SoftDevices::Create(const SoftDevic
                                                                  SoftMadIo* mads,
                                                                  SoftDevicesHooks hooks) {
   // First, so that no change is missed.
-  RD_ASSIGN_OR_RETURN(NetMonitor monitor, NetMonitor::Open());
+  RD_ASSIGN_OR_RETURN(device::NetMonitor monitor, device::NetMonitor::Open());
   std::unique_ptr<SoftDevices> devices(
       new SoftDevices(config, context, mads, std::move(hooks), std::move(monitor)));
   RD_RETURN_IF_ERROR(devices->Look());
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<SoftDevices>> SoftDevices::Create(const SoftDevic
 }
 
 SoftDevices::SoftDevices(const SoftDevicesConfig& config, const SoftDeviceContext& context,
-                         SoftMadIo* mads, SoftDevicesHooks hooks, NetMonitor monitor)
+                         SoftMadIo* mads, SoftDevicesHooks hooks, device::NetMonitor monitor)
     : config_(config),
       context_(context),
       mads_(mads),

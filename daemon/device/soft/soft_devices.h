@@ -27,9 +27,9 @@
 #include "absl/status/statusor.h"
 #include "daemon/base/ip_address.h"
 #include "daemon/device/device_source.h"
+#include "daemon/device/net_monitor.h"
 #include "daemon/device/soft/cm/device_directory.h"
 #include "daemon/device/soft/net_config.h"
-#include "daemon/device/soft/net_monitor.h"
 #include "daemon/device/soft/soft_device.h"
 #include "daemon/device/soft/soft_mad_io.h"
 #include "daemon/device/soft/soft_selection.h"
@@ -122,7 +122,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   };
 
   SoftDevices(const SoftDevicesConfig& config, const SoftDeviceContext& context, SoftMadIo* mads,
-              SoftDevicesHooks hooks, NetMonitor monitor);
+              SoftDevicesHooks hooks, device::NetMonitor monitor);
 
   void Apply(const SoftSelection& selection);
   void RemoveDevicesThatWent();
@@ -143,7 +143,7 @@ class SoftDevices final : public DeviceDirectory, public device::DeviceSource {
   const SoftDeviceContext context_;
   SoftMadIo* const mads_;
   const SoftDevicesHooks hooks_;
-  NetMonitor monitor_;
+  device::NetMonitor monitor_;
   Observer observer_;
   bool live_ = false;  // the ports there are were activated
   std::vector<NetInterface> interfaces_;

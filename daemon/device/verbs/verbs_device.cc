@@ -100,22 +100,20 @@ const std::string& VerbsDevice::kind() const noexcept {
   return kKind;
 }
 
-device::PortAttr VerbsDevice::QueryPort() const {
+void VerbsDevice::RefreshPort() {
   ibv_port_attr port{};
-  if (hw_ != nullptr && ibv_query_port(hw_, number_, &port) == 0) {
-    port_ = {.active = port.state == IBV_PORT_ACTIVE, .active_mtu = MtuOf(port.active_mtu)};
-    if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
-      port_.link_layer = device::LinkLayer::kInfiniband;
-      port_.lid = port.lid;
-      port_.lmc = port.lmc;
-    }
+  if (ibv_query_port(hw_, number_, &port) != 0) return;
+  port_ = {.active = port.state == IBV_PORT_ACTIVE, .active_mtu = MtuOf(port.active_mtu)};
+  if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+    port_.link_layer = device::LinkLayer::kInfiniband;
+    port_.lid = port.lid;
+    port_.lmc = port.lmc;
   }
-  return port_;
 }
 
 void VerbsDevice::Refresh() {
   if (hw_ == nullptr) return;
-  QueryPort();
+  RefreshPort();
   ibv_gid_entry entries[kMaxGids];
   const ssize_t count = ibv_query_gid_table(hw_, entries, kMaxGids, 0);
   if (count < 0) return;

@@ -35,14 +35,15 @@ class VerbsDevice final : public device::Device {
   const std::string& kind() const noexcept override;
   const std::string& netdev() const noexcept override { return netdev_; }
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
-  // Asks, since not every driver tells of a new MTU.
-  device::PortAttr QueryPort() const override;
+  // As of the last Refresh().
+  device::PortAttr QueryPort() const override { return port_; }
   std::vector<device::GidEntry> Gids() const override { return gids_; }
   // The hardware's, from sysfs.
   std::vector<device::CounterValue> Counters() const override;
   absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t engine) override;
 
-  // Reads port and GIDs again.
+  // Reads port and GIDs again. Not every driver tells of all that changes, of a new MTU for one; its
+  // interface does.
   void Refresh();
   [[nodiscard]] int async_fd() const noexcept;
   // Takes what the device has to say, and refreshes. With kDeviceFatal it is going.
@@ -56,6 +57,7 @@ class VerbsDevice final : public device::Device {
   [[nodiscard]] bool removed() const noexcept { return hw_ == nullptr; }
 
  private:
+  void RefreshPort();
   VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port, const device::DeviceAttr& attr,
               std::vector<VerbsDataPath*> paths);
 
@@ -67,7 +69,7 @@ class VerbsDevice final : public device::Device {
   const std::string name_;
   const device::DeviceAttr attr_;
   std::string netdev_;
-  mutable device::PortAttr port_;  // as last heard
+  device::PortAttr port_;
   std::vector<device::GidEntry> gids_;
   std::vector<std::weak_ptr<OpenHardware>> opened_;
 };

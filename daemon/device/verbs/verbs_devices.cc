@@ -97,10 +97,13 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(
     return absl::ErrnoToStatus(errno, "verbs: epoll_create1, eventfd");
   }
   RD_ASSIGN_OR_RETURN(UeventMonitor uevents, UeventMonitor::Open());
+  RD_ASSIGN_OR_RETURN(device::NetMonitor network, device::NetMonitor::Open());
   std::unique_ptr<VerbsDevices> devices(
       new VerbsDevices(std::move(config), std::move(paths), std::move(run_on_engine),
-                       std::move(epoll_fd), std::move(idle_fd), std::move(uevents)));
-  for (const int fd : {devices->uevents_.fd(), devices->idle_fd_.get()}) {
+                       std::move(epoll_fd), std::move(idle_fd), std::move(uevents),
+                       std::move(network)));
+  for (const int fd :
+       {devices->uevents_.fd(), devices->network_.fd(), devices->idle_fd_.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (::epoll_ctl(devices->epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -124,13 +127,14 @@ absl::StatusOr<std::unique_ptr<VerbsDevices>> VerbsDevices::Create(
 
 VerbsDevices::VerbsDevices(VerbsDevicesConfig config, std::vector<VerbsDataPath*> paths,
                            RunOnEngine run_on_engine, UniqueFd epoll_fd, UniqueFd idle_fd,
-                           UeventMonitor uevents)
+                           UeventMonitor uevents, device::NetMonitor network)
     : config_(std::move(config)),
       paths_(std::move(paths)),
       run_on_engine_(std::move(run_on_engine)),
       epoll_fd_(std::move(epoll_fd)),
       idle_fd_(std::move(idle_fd)),
-      uevents_(std::move(uevents)) {}
+      uevents_(std::move(uevents)),
+      network_(std::move(network)) {}
 
 VerbsDevices::~VerbsDevices() = default;
 
@@ -197,10 +201,12 @@ void VerbsDevices::Poll() {
   }
   std::erase_if(devices_, [](const auto& device) { return device->removed(); });
   const bool rescan = uevents_.Take();
-  bool changed = rescan;
+  const bool network_changed = network_.Take();
+  bool changed = rescan || network_changed;
   for (size_t i = 0; i < devices_.size(); ++i) {
     VerbsDevice& device = *devices_[i];
     if (device.removed()) continue;
+    if (network_changed && !rescan) device.Refresh();
     const std::vector<device::AsyncEventType> events = device.TakeAsyncEvents();
     changed |= !events.empty();
     for (const device::AsyncEventType event : events) {

@@ -21,6 +21,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/device.h"
 #include "daemon/device/device_source.h"
+#include "daemon/device/net_monitor.h"
 #include "daemon/device/verbs/device_finder.h"
 #include "daemon/device/verbs/uevent_monitor.h"
 #include "daemon/device/verbs/verbs_connection_manager.h"
@@ -86,7 +87,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
 
   VerbsDevices(VerbsDevicesConfig config, std::vector<VerbsDataPath*> paths,
                RunOnEngine run_on_engine, UniqueFd epoll_fd, UniqueFd idle_fd,
-               UeventMonitor uevents);
+               UeventMonitor uevents, device::NetMonitor network);
 
   bool Wanted(std::string_view ibv_name, uint8_t port) const;
   // Adds what is new in the kernel's list and removes what is no longer there.
@@ -103,6 +104,7 @@ class VerbsDevices final : public DeviceFinder, public device::DeviceSource {
   const UniqueFd epoll_fd_;
   const UniqueFd idle_fd_;  // of those in closing_, one may be closed now
   UeventMonitor uevents_;
+  device::NetMonitor network_;
   Observer observer_;
   std::function<void()> on_addresses_;
   VerbsConnectionManager* manager_ = nullptr;

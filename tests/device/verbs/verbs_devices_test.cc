@@ -2,6 +2,7 @@
 #include "daemon/device/verbs/verbs_devices.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +14,7 @@
 
 #include "daemon/device/verbs/verbs_data_path.h"
 #include "tests/device/verbs/fake_ibverbs.h"
+#include "tests/support/net_namespace.h"
 #include "tests/support/status_testing.h"
 #include "tests/support/temp_dir.h"
 
@@ -100,6 +102,38 @@ TEST_F(VerbsDevicesTest, APortTellsItsLinkLayer) {
   EXPECT_EQ(port.link_layer, device::LinkLayer::kInfiniband);
   EXPECT_EQ(port.lid, 7);
   EXPECT_EQ(port.lmc, 1);
+}
+
+// Lists and metrics ask often, and asking the hardware takes its time.
+TEST_F(VerbsDevicesTest, APortIsAskedWhenItHasChangedOnly) {
+  SetPorts(1);
+  Start();
+  const device::Device& device = *devices_->devices()[0];
+  const int asked = lib_.port_queries;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(device.QueryPort().active_mtu, device::Mtu::k1024);
+  EXPECT_EQ(lib_.port_queries, asked);
+  lib_.port.active_mtu = IBV_MTU_2048;
+  lib_.RaiseAsync(IBV_EVENT_PORT_ACTIVE);
+  devices_->Poll();
+  EXPECT_EQ(device.QueryPort().active_mtu, device::Mtu::k2048);
+  EXPECT_GT(lib_.port_queries, asked);
+}
+
+// A driver says nothing of a new MTU.
+TEST_F(VerbsDevicesTest, APortIsAskedWhenAnInterfaceHasChanged) {
+  absl::StatusOr<testing::NetNamespace> network = testing::NetNamespace::Create();
+  if (!network.ok()) GTEST_SKIP() << network.status();
+  SetPorts(1);
+  network->Call([&] { Start(); });
+  const device::Device& device = *devices_->devices()[0];
+  lib_.port.active_mtu = IBV_MTU_4096;
+  ASSERT_OK(network->Run("ip link set lo mtu 9000"));
+  for (int i = 0; i < 100 && device.QueryPort().active_mtu != device::Mtu::k4096; ++i) {
+    pollfd readable{devices_->poll_fd(), POLLIN, 0};
+    ::poll(&readable, 1, 1000);
+    devices_->Poll();
+  }
+  EXPECT_EQ(device.QueryPort().active_mtu, device::Mtu::k4096);
 }
 
 // So that the soft device takes the address, or leaves it, at once.

@@ -1,4 +1,4 @@
-#include "daemon/device/soft/net_monitor.h"
+#include "daemon/device/net_monitor.h"
 
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 
-namespace rdmad::soft {
+namespace rdmad::device {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
@@ -84,4 +84,4 @@ void NetMonitor::LookIn(int64_t ns) {
   ::timerfd_settime(timer_fd_.get(), 0, &next, nullptr);
 }
 
-}  // namespace rdmad::soft
+}  // namespace rdmad::device

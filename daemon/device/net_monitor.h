@@ -7,7 +7,7 @@
 // though: it never comes later than `kSettleNs` after the first message. While nothing changes and
 // nobody asked, nothing wakes the process.
 //
-// Thread: control. Owner: SoftDevices. Source: rtnetlink(7), netlink(7), timerfd_create(2).
+// Thread: control. Owner: SoftDevices, VerbsDevices. Source: rtnetlink(7), netlink(7), timerfd_create(2).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/base/unique_fd.h"
 
-namespace rdmad::soft {
+namespace rdmad::device {
 
 class NetMonitor {
  public:
@@ -45,4 +45,4 @@ class NetMonitor {
   UniqueFd timer_fd_;
 };
 
-}  // namespace rdmad::soft
+}  // namespace rdmad::device
