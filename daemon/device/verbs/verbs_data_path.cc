@@ -97,6 +97,10 @@ void VerbsDataPath::Kill(OpenContext& context, device::TimeNs) noexcept {
     batch_qp_ = nullptr;  // the sends stand in their QP's queue and flush with it
     batch_count_ = batch_sges_ = 0;
   }
+  if ((recv_qp_ != nullptr && &recv_qp_->context() == &context) ||
+      (recv_srq_ != nullptr && &recv_srq_->context() == &context)) {
+    ForgetRecvs();
+  }
   if (std::find(contexts_.begin(), contexts_.end(), &context) != contexts_.end()) {
     UnwatchContext(context);
   }
@@ -116,7 +120,13 @@ void VerbsDataPath::RemoveQp(VerbsQp& qp, uint32_t slot) noexcept {
     batch_qp_ = nullptr;
     batch_count_ = batch_sges_ = 0;
   }
+  DropRecvs(qp);
   qps_.Remove(slot);
+}
+
+void VerbsDataPath::RemoveSrq(const VerbsSrq& srq, uint32_t slot) noexcept {
+  if (recv_srq_ == &srq) ForgetRecvs();
+  srqs_.Remove(slot);
 }
 
 void VerbsDataPath::NoteBindsTo(const OpenContext& context, uint32_t lkey) noexcept {
@@ -212,12 +222,53 @@ bool VerbsDataPath::SignalLast(const VerbsQp& qp) noexcept {
 }
 
 void VerbsDataPath::FlushSends() noexcept {
+  FlushRecvs();
   VerbsQp* const qp = std::exchange(batch_qp_, nullptr);
   if (std::exchange(batch_count_, 0) == 0) return;
   batch_sges_ = 0;
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(qp->hw(), batch_wrs_.data(), &bad) == 0) return;
   qp->OnSendRefused(bad != nullptr ? *bad : batch_wrs_.front());
+}
+
+void VerbsDataPath::AppendRecv(VerbsQp& qp, uint64_t number,
+                               std::span<const device::Sge> sges) noexcept {
+  if (recv_qp_ != &qp || recvs_.full()) FlushRecvs();
+  recv_qp_ = &qp;
+  recvs_.Append(number, sges);
+}
+
+void VerbsDataPath::AppendRecv(VerbsSrq& srq, uint64_t number,
+                               std::span<const device::Sge> sges) noexcept {
+  if (recv_srq_ != &srq || recvs_.full()) FlushRecvs();
+  recv_srq_ = &srq;
+  recvs_.Append(number, sges);
+}
+
+void VerbsDataPath::FlushRecvs() noexcept {
+  if (recvs_.count() == 0) return;
+  VerbsQp* const qp = std::exchange(recv_qp_, nullptr);
+  VerbsSrq* const srq = std::exchange(recv_srq_, nullptr);
+  ibv_recv_wr* const first = recvs_.Take();
+  ibv_recv_wr* bad = nullptr;
+  const int error = qp != nullptr ? ibv_post_recv(qp->hw(), first, &bad)
+                                  : ibv_post_srq_recv(srq->hw(), first, &bad);
+  if (error == 0) return;
+  const ibv_recv_wr& refused = bad != nullptr ? *bad : *first;
+  qp != nullptr ? qp->OnRecvsRefused(refused) : srq->OnRecvsRefused(refused);
+}
+
+uint32_t VerbsDataPath::DropRecvs(const VerbsQp& qp) noexcept {
+  if (recv_qp_ != &qp) return 0;
+  const uint32_t count = recvs_.count();
+  ForgetRecvs();
+  return count;
+}
+
+void VerbsDataPath::ForgetRecvs() noexcept {
+  recvs_.Take();
+  recv_qp_ = nullptr;
+  recv_srq_ = nullptr;
 }
 
 // ---- a turn ----

@@ -7,7 +7,8 @@
 // interrupt.
 //
 // Sends are collected and posted as one chain: per QP, at most kMaxBatch, at the latest in the
-// DoWork() of the same turn. One post is one doorbell (and one system call with rxe).
+// DoWork() of the same turn. One post is one doorbell (and one system call with rxe). Receives
+// likewise, per QP or SRQ, and never after sends that were taken later.
 //
 // Thread: engine. Owner: main.
 #pragma once
@@ -25,6 +26,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/device/device.h"
 #include "daemon/device/verbs/open_context.h"
+#include "daemon/device/verbs/recv_batch.h"
 #include "daemon/device/verbs/wr_number.h"
 #include "proto/shm/work_queue.h"
 
@@ -59,7 +61,7 @@ class VerbsDataPath final : public device::DataPath {
   uint32_t AddQp(VerbsQp& qp) noexcept { return qps_.Add(qp); }
   void RemoveQp(VerbsQp& qp, uint32_t slot) noexcept;
   uint32_t AddSrq(VerbsSrq& srq) noexcept { return srqs_.Add(srq); }
-  void RemoveSrq(uint32_t slot) noexcept { srqs_.Remove(slot); }
+  void RemoveSrq(const VerbsSrq& srq, uint32_t slot) noexcept;
   // Windows of the context that QPs may be binding to the region at this moment are taken for bound
   // to it.
   void NoteBindsTo(const OpenContext& context, uint32_t lkey) noexcept;
@@ -77,7 +79,15 @@ class VerbsDataPath final : public device::DataPath {
   // The last send of the QP's that is not posted yet will tell when it is done. False: there is
   // none.
   bool SignalLast(const VerbsQp& qp) noexcept;
+  // Posts what was appended, receives too.
   void FlushSends() noexcept;
+
+  // Take a receive that the queue has checked.
+  void AppendRecv(VerbsQp& qp, uint64_t number, std::span<const device::Sge> sges) noexcept;
+  void AppendRecv(VerbsSrq& srq, uint64_t number, std::span<const device::Sge> sges) noexcept;
+  void FlushRecvs() noexcept;
+  // Forgets those of the QP's that are not posted yet. Returns how many.
+  uint32_t DropRecvs(const VerbsQp& qp) noexcept;
 
   device::AsyncSink& sink() noexcept { return sink_; }
   uint32_t engine() const noexcept { return engine_; }  // any thread
@@ -85,6 +95,7 @@ class VerbsDataPath final : public device::DataPath {
  private:
   VerbsDataPath(device::AsyncSink* sink, uint32_t engine, UniqueFd epoll_fd, UniqueFd alarm_fd);
 
+  void ForgetRecvs() noexcept;
   void UnwatchContext(const OpenContext& context) noexcept;
   int PollHot(device::TimeNs now) noexcept;
   int PollCq(VerbsCq& cq, device::TimeNs now) noexcept;
@@ -115,6 +126,11 @@ class VerbsDataPath final : public device::DataPath {
   uint32_t batch_sges_ = 0;
   std::array<ibv_send_wr, kMaxBatch> batch_wrs_;
   std::array<ibv_sge, kMaxBatch * shm::kMaxSge> batch_sge_pool_;
+
+  // Receives of one QP or SRQ.
+  RecvBatch recvs_;
+  VerbsQp* recv_qp_ = nullptr;
+  VerbsSrq* recv_srq_ = nullptr;
 };
 
 }  // namespace rdmad::verbs

@@ -1,7 +1,6 @@
 #include "daemon/device/verbs/verbs_qp.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -243,22 +242,16 @@ PostResult VerbsQp::PostRecv(const device::RecvWr& wr, device::TimeNs) noexcept 
     FlushOwnRecvs();
     return PostResult::kOk;
   }
-  std::array<ibv_sge, shm::kMaxSge> sges;
-  for (size_t i = 0; i < wr.sges.size(); ++i) {
-    sges[i] = {wr.sges[i].addr, wr.sges[i].length_bytes, wr.sges[i].lkey};
-  }
-  ibv_recv_wr hw_wr{};
-  hw_wr.wr_id = MakeWrNumber(slot_, WrKind::kRecv, position);
-  hw_wr.sg_list = sges.data();
-  hw_wr.num_sge = static_cast<int>(wr.sges.size());
-  ibv_recv_wr* bad = nullptr;
-  if (ibv_post_recv(hw_, &hw_wr, &bad) == 0) return PostResult::kOk;
-  // The driver is out of memory, or worse.
-  TakeOverRecvs(position);
+  context_->path().AppendRecv(*this, MakeWrNumber(slot_, WrKind::kRecv, position), wr.sges);
+  return PostResult::kOk;
+}
+
+// The driver is out of memory, or worse.
+void VerbsQp::OnRecvsRefused(const ibv_recv_wr& refused) noexcept {
+  TakeOverRecvs(recv_head_ + ((PositionOf(refused.wr_id) - recv_head_) & kPositionMask));
   EnterError();
   context_->path().sink().OnAsyncEvent({device::AsyncEventType::kQpFatal, init_.owner_token, qpn_});
   FlushOwnRecvs();
-  return PostResult::kOk;
 }
 
 void VerbsQp::OnSendRefused(const ibv_send_wr& refused) noexcept {
@@ -306,7 +299,8 @@ void VerbsQp::EnterError() noexcept {
   attr.qp_state = IBV_QPS_ERR;
   ibv_modify_qp(hw_, &attr, IBV_QP_STATE);
   state_ = QpState::kErr;
-  TakeOverRecvs(recv_tail_);
+  TakeOverRecvs(recv_tail_ - context_->path().DropRecvs(*this));
+  FlushOwnRecvs();
 }
 
 void VerbsQp::TakeOverRecvs(uint32_t from) noexcept {
@@ -316,7 +310,7 @@ void VerbsQp::TakeOverRecvs(uint32_t from) noexcept {
 
 // ---- states ----
 
-QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
+QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs now) noexcept {
   const bool moves = (attr.mask & device::kQpAttrState) != 0;
   if (context_->dead()) {
     // What an application does to wind down goes through; nothing else does.
@@ -330,6 +324,9 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs) noexcept {
   if ((attr.mask & device::kQpAttrPort) != 0 && attr.port != 1) return QpResult::kBadValue;
   context_->path().FlushSends();
   if (moves && attr.state == QpState::kErr && state_ == QpState::kErr) return QpResult::kOk;
+  if (moves && attr.state == QpState::kReset && srq_ != nullptr) {
+    context_->path().Drain(recv_cq_, now);  // of the SRQ's receives nobody tells after a reset
+  }
   ibv_qp_attr hw_attr;
   int mask = 0;
   ToIbv(attr, context_->port(), &hw_attr, &mask);

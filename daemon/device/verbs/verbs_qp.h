@@ -68,6 +68,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   void OnSrqRecvDone(uint64_t wr_id, const ibv_wc& wc) noexcept { Receive(wr_id, wc); }
   // The chain was posted but for this send and those after it.
   void OnSendRefused(const ibv_send_wr& refused) noexcept;
+  void OnRecvsRefused(const ibv_recv_wr& refused) noexcept;
   // The windows of binds (to the region `lkey`, or all) that are posted and not known to be done
   // are taken for bound.
   void NoteBindsUnderWay(std::optional<uint32_t> lkey) noexcept;

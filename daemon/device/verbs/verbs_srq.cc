@@ -1,7 +1,6 @@
 #include "daemon/device/verbs/verbs_srq.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -76,7 +75,7 @@ void VerbsSrq::Activate(device::TimeNs) noexcept {
 }
 
 void VerbsSrq::Deactivate(device::TimeNs) noexcept {
-  context_->path().RemoveSrq(slot_);
+  context_->path().RemoveSrq(*this, slot_);
   active_ = false;
 }
 
@@ -90,23 +89,23 @@ void VerbsSrq::RemoveQp(const VerbsQp& qp) {
 
 PostResult VerbsSrq::PostRecv(const device::RecvWr& wr) noexcept {
   if (wr.sges.size() > max_sge_) return PostResult::kTooManySges;
-  if (context_->dead()) return PostResult::kOk;
+  if (context_->dead() || broken_) return PostResult::kOk;
   if (taken_ > mask_) return PostResult::kQueueFull;
   while (entries_[next_ & mask_].taken) ++next_;
   const uint32_t position = next_ & kPositionMask;
-  std::array<ibv_sge, shm::kMaxSge> sges;
-  for (size_t i = 0; i < wr.sges.size(); ++i) {
-    sges[i] = {wr.sges[i].addr, wr.sges[i].length_bytes, wr.sges[i].lkey};
-  }
-  ibv_recv_wr hw_wr{};
-  hw_wr.wr_id = MakeWrNumber(slot_, WrKind::kSrqRecv, position);
-  hw_wr.sg_list = sges.data();
-  hw_wr.num_sge = static_cast<int>(wr.sges.size());
-  ibv_recv_wr* bad = nullptr;
-  if (ibv_post_srq_recv(hw_, &hw_wr, &bad) != 0) return PostResult::kQueueFull;
   entries_[next_++ & mask_] = {wr.wr_id, position, true};
   ++taken_;
+  context_->path().AppendRecv(*this, MakeWrNumber(slot_, WrKind::kSrqRecv, position), wr.sges);
   return PostResult::kOk;
+}
+
+void VerbsSrq::OnRecvsRefused(const ibv_recv_wr& refused) noexcept {
+  for (const ibv_recv_wr* wr = &refused; wr != nullptr; wr = wr->next) {
+    entries_[PositionOf(wr->wr_id) & mask_].taken = false;
+    --taken_;
+  }
+  broken_ = true;
+  context_->path().sink().OnAsyncEvent({device::AsyncEventType::kSrqErr, owner_token_, 0});
 }
 
 void VerbsSrq::OnCompletion(uint32_t position, const ibv_wc& wc) noexcept {
@@ -121,6 +120,7 @@ void VerbsSrq::OnCompletion(uint32_t position, const ibv_wc& wc) noexcept {
 QpResult VerbsSrq::SetLimit(uint32_t limit) noexcept {
   if (context_->dead()) return QpResult::kGone;
   if (limit > max_wr_) return QpResult::kBadValue;
+  context_->path().FlushRecvs();
   ibv_srq_attr attr{};
   attr.srq_limit = limit;
   // Before, because the event may come at once.

@@ -1,9 +1,10 @@
 // A shared receive queue of a verbs device.
 //
 // Its WRs complete in any order, at the QP that took them, which the completion names by number. An
-// entry is free again when its completion was seen. One that a QP took and never completed, because
-// it was destroyed or reset half-way through a message, is lost, as on hardware; there are twice as
-// many entries as WRs, so that this does not matter soon.
+// entry is free again when its completion was seen. One that a QP holds for half a message comes
+// back with the completions that the error state makes, for which the session gives time before it
+// destroys or resets the QP. Hardware that makes none loses it; there are twice as many entries as
+// WRs, so that this does not matter soon.
 //
 // Thread: made and destroyed by control; everything else as device::Srq says. Owner: the session.
 #pragma once
@@ -35,17 +36,22 @@ class VerbsSrq final : public device::Srq, public HardwareObject {
 
   uint32_t max_wr() const noexcept override { return max_wr_; }
   uint32_t max_sge() const noexcept override { return max_sge_; }
-  // On a device that is gone it takes WRs and forgets them: no QP is left to complete them.
+  // On a device that is gone it takes WRs and forgets them: no QP is left to complete them. So it
+  // does once the driver has refused one, of which an event tells (kSrqErr); what it had before
+  // stays good.
   device::PostResult PostRecv(const device::RecvWr& wr) noexcept override;
   device::QpResult SetLimit(uint32_t limit) noexcept override;
   uint32_t limit() const noexcept override { return limit_.load(std::memory_order_relaxed); }
 
   // For its QPs and the data path. Engine thread.
   [[nodiscard]] ibv_srq* hw() const noexcept { return hw_; }
+  [[nodiscard]] OpenContext& context() const noexcept { return *context_; }
   [[nodiscard]] uint64_t owner_token() const noexcept { return owner_token_; }
   void AddQp(VerbsQp& qp);
   void RemoveQp(const VerbsQp& qp);
   void OnCompletion(uint32_t position, const ibv_wc& wc) noexcept;
+  // The chain was posted but for this receive and those after it.
+  void OnRecvsRefused(const ibv_recv_wr& refused) noexcept;
   // Any engine: that which reads the asynchronous events.
   void OnLimitReached() noexcept { limit_.store(0, std::memory_order_relaxed); }
 
@@ -66,6 +72,7 @@ class VerbsSrq final : public device::Srq, public HardwareObject {
   ibv_srq* hw_ = nullptr;
   uint32_t slot_ = 0;
   bool active_ = false;
+  bool broken_ = false;  // the driver has refused a receive
   std::atomic<uint32_t> limit_{0};
 
   const uint32_t mask_;

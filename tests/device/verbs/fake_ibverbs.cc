@@ -18,6 +18,7 @@ FakeIbverbs* fake = nullptr;
 
 int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
   ++fake->posts;
+  if (fake->sends.empty()) fake->recv_posts_before_sends = fake->recv_posts;
   uint32_t left = std::exchange(fake->sends_taken, std::exchange(fake->then_taken, UINT32_MAX));
   for (; wr != nullptr; wr = wr->next, --left) {
     if (left == 0 || wr->num_sge > static_cast<int>(fake->max_send_sge)) {
@@ -39,22 +40,25 @@ int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
   return 0;
 }
 
-int PostRecv(ibv_qp*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
-  if (fake->refuse_recvs) {
-    *bad = wr;
-    return ENOMEM;
+int TakeRecvs(ibv_recv_wr* wr, ibv_recv_wr** bad, std::vector<uint64_t>* taken) {
+  ++fake->recv_posts;
+  for (; wr != nullptr; wr = wr->next) {
+    if (fake->recvs_taken == 0) {
+      *bad = wr;
+      return ENOMEM;
+    }
+    --fake->recvs_taken;
+    taken->push_back(wr->wr_id);
   }
-  for (; wr != nullptr; wr = wr->next) fake->recvs.push_back(wr->wr_id);
   return 0;
 }
 
+int PostRecv(ibv_qp*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  return TakeRecvs(wr, bad, &fake->recvs);
+}
+
 int PostSrqRecv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
-  if (fake->refuse_recvs) {
-    *bad = wr;
-    return ENOMEM;
-  }
-  for (; wr != nullptr; wr = wr->next) fake->srq_recvs.push_back(wr->wr_id);
-  return 0;
+  return TakeRecvs(wr, bad, &fake->srq_recvs);
 }
 
 ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {

@@ -42,16 +42,18 @@ class FakeIbverbs {
   void RaiseCompletionEvent();
   void RaiseAsync(ibv_event_type type);
 
-  // What was posted, in order; `posts` counts doorbells.
+  // What was posted, in order; `posts` counts doorbells of sends, `recv_posts` of receives.
   std::vector<PostedSend> sends;
   std::vector<uint64_t> recvs;
   std::vector<uint64_t> srq_recvs;
   int posts = 0;
+  int recv_posts = 0;
+  int recv_posts_before_sends = 0;
   int qp_queries = 0;
   // The next chain of sends is taken up to this many; then ENOMEM.
   uint32_t sends_taken = UINT32_MAX;
   uint32_t then_taken = UINT32_MAX;  // of the chain after it
-  bool refuse_recvs = false;
+  uint32_t recvs_taken = UINT32_MAX;  // of those to come; then ENOMEM
   uint32_t max_send_sge = 0;  // that the QP was made with
   std::vector<ibv_qp_state> moves;
   ibv_qp_attr last_modify{};

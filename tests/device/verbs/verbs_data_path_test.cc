@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "daemon/device/verbs/verbs_cq.h"
 #include "tests/device/verbs/verbs_data_path_testing.h"
 #include "tests/support/status_testing.h"
 
@@ -210,17 +211,65 @@ TEST_F(VerbsDataPathTest, AnErrorCompletionMovesTheQpSoThatLateReceivesFlushToo)
 
 TEST_F(VerbsDataPathTest, AReceiveThatTheDriverRefusesFlushesAndTheAppHears) {
   MoveToRts();
-  ASSERT_EQ(Recv(1), PostResult::kOk);
-  lib_.refuse_recvs = true;
-  ASSERT_EQ(Recv(2), PostResult::kOk);
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(Recv(id), PostResult::kOk);
+  lib_.recvs_taken = 1;
+  Turn();
+  EXPECT_EQ(lib_.recvs.size(), 1u);
+  EXPECT_EQ(lib_.moves.back(), IBV_QPS_ERR);
   ASSERT_EQ(sink_.events.size(), 1u);
   EXPECT_EQ(sink_.events[0].type, device::AsyncEventType::kQpFatal);
   EXPECT_EQ(sink_.events[0].owner_token, 99u);
   EXPECT_TRUE(sink_.Take().empty());
+  ASSERT_EQ(Recv(4), PostResult::kOk);
   lib_.Complete(lib_.recvs[0], IBV_WC_WR_FLUSH_ERR);
   lib_.RaiseCompletionEvent();
   Turn();
+  EXPECT_EQ(sink_.Take(), (Strings{"1:5", "2:5", "3:5", "4:5"}));
+  EXPECT_EQ(lib_.recv_posts, 1);
+}
+
+TEST_F(VerbsDataPathTest, IfTheDriverTakesNoReceiveOfAChainAllFlushAtOnce) {
+  MoveToRts();
+  lib_.recvs_taken = 0;
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_EQ(Recv(id), PostResult::kOk);
+  Turn();
   EXPECT_EQ(sink_.Take(), (Strings{"1:5", "2:5"}));
+}
+
+TEST_F(VerbsDataPathTest, ReceivesOfATurnAreOneDoorbellAndBeforeTheSends) {
+  MoveToRts();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(Recv(id), PostResult::kOk);
+  EXPECT_EQ(lib_.recv_posts, 0);
+  ASSERT_EQ(Send(5), PostResult::kOk);
+  Turn();
+  EXPECT_EQ(lib_.recv_posts, 1);
+  EXPECT_EQ(lib_.recv_posts_before_sends, 1);
+  ASSERT_EQ(lib_.recvs.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) lib_.Complete(lib_.recvs[i], IBV_WC_SUCCESS, IBV_WC_RECV);
+  lib_.RaiseCompletionEvent();
+  Turn();
+  EXPECT_EQ(sink_.Take(), (Strings{"1:0", "2:0", "3:0", "4:0"}));
+}
+
+// A receive that waits for its doorbell is none of the hardware's when the QP fails.
+TEST_F(VerbsDataPathTest, ReceivesThatWaitForTheirDoorbellFlushWithTheQp) {
+  MoveToRts();
+  ASSERT_EQ(Send(1), PostResult::kOk);
+  Turn();
+  ASSERT_EQ(Recv(2), PostResult::kOk);
+  lib_.Complete(lib_.sends[0].wr_id, IBV_WC_RETRY_EXC_ERR);
+  path_->Drain(static_cast<VerbsCq&>(*cq_), now_);
+  EXPECT_EQ(sink_.Take(), (Strings{"1:12:1", "2:5"}));
+  Turn();
+  EXPECT_EQ(lib_.recv_posts, 0);
+}
+
+TEST_F(VerbsDataPathTest, AQpThatGoesTakesItsWaitingReceivesWithIt) {
+  MoveToRts();
+  ASSERT_EQ(Recv(1), PostResult::kOk);
+  DropQp();
+  Turn();
+  EXPECT_EQ(lib_.recv_posts, 0);
 }
 
 TEST_F(VerbsDataPathTest, ADeadDeviceFlushesEverythingOnceAndIsNotTouchedAgain) {
@@ -362,6 +411,7 @@ TEST_F(VerbsDataPathTest, AQuietCqIsArmedAndLeftAloneUntilItsEvent) {
   MoveToRts();
   EXPECT_EQ(lib_.arms, 1) << "from the start";
   ASSERT_EQ(Recv(1), PostResult::kOk);
+  Turn();
   lib_.Complete(lib_.recvs[0], IBV_WC_SUCCESS, IBV_WC_RECV, 7);
   Turn();
   EXPECT_TRUE(sink_.Take().empty()) << "cold: nobody looks";
@@ -370,6 +420,7 @@ TEST_F(VerbsDataPathTest, AQuietCqIsArmedAndLeftAloneUntilItsEvent) {
   EXPECT_EQ(sink_.Take(), Strings{"1:0"});
   // What comes while it is polled needs no event.
   ASSERT_EQ(Recv(2), PostResult::kOk);
+  Turn();
   lib_.Complete(lib_.recvs[1], IBV_WC_SUCCESS, IBV_WC_RECV, 7);
   Turn();
   EXPECT_EQ(sink_.Take(), Strings{"2:0"});

@@ -46,6 +46,10 @@ class VerbsSrqTest : public VerbsObjectsTest {
     VerbsObjectsTest::TearDown();
   }
   PostResult Post(uint64_t id) { return srq_->PostRecv({id, {}}); }
+  void PostAndTurn(uint64_t first, uint64_t last) {
+    for (uint64_t id = first; id <= last; ++id) ASSERT_EQ(Post(id), PostResult::kOk);
+    Turn();
+  }
   void Receive(uint64_t number, ibv_wc_status status = IBV_WC_SUCCESS) {
     lib_.Complete(number, status, IBV_WC_RECV, 9);
     lib_.RaiseCompletionEvent();
@@ -65,7 +69,8 @@ TEST_F(VerbsSrqTest, GrantsWhatTheDriverGrants) {
 
 TEST_F(VerbsSrqTest, WrsCompleteAtTheQpThatTookThemInAnyOrder) {
   MoveToRts();
-  for (uint64_t id = 101; id <= 103; ++id) ASSERT_EQ(Post(id), PostResult::kOk);
+  PostAndTurn(101, 103);
+  EXPECT_EQ(lib_.recv_posts, 1) << "one doorbell";
   Receive(lib_.srq_recvs[2]);
   Receive(lib_.srq_recvs[0]);
   Receive(lib_.srq_recvs[0]);  // nobody's any more
@@ -79,9 +84,9 @@ TEST_F(VerbsSrqTest, WrsCompleteAtTheQpThatTookThemInAnyOrder) {
 
 TEST_F(VerbsSrqTest, EntriesAreUsedAgainAlsoAroundOneThatStays) {
   MoveToRts();
-  ASSERT_EQ(Post(1), PostResult::kOk);
+  PostAndTurn(1, 1);
   for (uint64_t id = 2; id < 50; ++id) {
-    ASSERT_EQ(Post(id), PostResult::kOk);
+    PostAndTurn(id, id);
     Receive(lib_.srq_recvs.back());
     ASSERT_EQ(sink_.Take(), Strings{std::to_string(id) + ":0"});
   }
@@ -91,7 +96,7 @@ TEST_F(VerbsSrqTest, EntriesAreUsedAgainAlsoAroundOneThatStays) {
 
 TEST_F(VerbsSrqTest, WhatAQpThatIsGoneHadTakenIsFreeAgain) {
   MoveToRts();
-  for (uint64_t id = 1; id <= 8; ++id) ASSERT_EQ(Post(id), PostResult::kOk);
+  PostAndTurn(1, 8);
   EXPECT_EQ(Post(9), PostResult::kQueueFull);
   // Told by the QP's own end, which flushes what it holds.
   lib_.Complete(lib_.srq_recvs[0], IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
@@ -124,9 +129,31 @@ TEST_F(VerbsSrqTest, PostsAreCheckedAndAQpOnItHasNoReceivesOfItsOwn) {
   EXPECT_EQ(Recv(1), PostResult::kBadOpcode);
   const std::vector<device::Sge> sges(3);
   EXPECT_EQ(srq_->PostRecv({1, sges}), PostResult::kTooManySges);
-  lib_.refuse_recvs = true;
-  EXPECT_EQ(Post(1), PostResult::kQueueFull);
   EXPECT_TRUE(lib_.recvs.empty() && lib_.srq_recvs.empty());
+}
+
+TEST_F(VerbsSrqTest, ADriverThatRefusesAReceiveBreaksTheQueueAndTheAppHears) {
+  MoveToRts();
+  lib_.recvs_taken = 2;
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(Post(id), PostResult::kOk);
+  Turn();
+  ASSERT_EQ(sink_.events.size(), 1u);
+  EXPECT_EQ(sink_.events[0].type, AsyncEventType::kSrqErr);
+  EXPECT_EQ(sink_.events[0].owner_token, 7u);
+  lib_.recvs_taken = UINT32_MAX;
+  for (uint64_t id = 5; id < 50; ++id) ASSERT_EQ(Post(id), PostResult::kOk) << "and forgotten";
+  Turn();
+  ASSERT_EQ(lib_.srq_recvs.size(), 2u);
+  EXPECT_EQ(sink_.events.size(), 1u) << "said once";
+  Receive(lib_.srq_recvs[1]);
+  Receive(lib_.srq_recvs[0]);
+  EXPECT_EQ(sink_.Take(), (Strings{"2:0", "1:0"})) << "what it had stays good";
+}
+
+TEST_F(VerbsSrqTest, ALimitCountsWhatWasPostedBefore) {
+  ASSERT_EQ(Post(1), PostResult::kOk);
+  EXPECT_EQ(srq_->SetLimit(1), QpResult::kOk);
+  EXPECT_EQ(lib_.srq_recvs.size(), 1u);
 }
 
 TEST_F(VerbsSrqTest, ADeadDevicesQueueTakesWrsAndForgetsThem) {
@@ -282,6 +309,7 @@ TEST_F(VerbsDatagramTest, ASendThatTheDriverRefusesHasItsMarkSentToTheSamePlace)
 
 TEST_F(VerbsDatagramTest, AReceiveTellsWhoSentIt) {
   ASSERT_EQ(Recv(1), PostResult::kOk);
+  Turn();
   lib_.Complete(lib_.recvs[0], IBV_WC_SUCCESS, IBV_WC_RECV, 50);
   lib_.completions.back().wc_flags = IBV_WC_GRH;
   lib_.completions.back().src_qp = 0x456;
@@ -294,6 +322,7 @@ TEST_F(VerbsDatagramTest, AReceiveTellsWhoSentIt) {
 
 TEST_F(VerbsDatagramTest, OnInfinibandAReceiveTellsTheSendersLid) {
   ASSERT_EQ(Recv(1), PostResult::kOk);
+  Turn();
   lib_.Complete(lib_.recvs[0], IBV_WC_SUCCESS, IBV_WC_RECV, 50);
   lib_.completions.back().slid = 0xc001;
   lib_.completions.back().sl = 3;
@@ -315,6 +344,7 @@ TEST_F(VerbsDatagramTest, AFailedSendLeavesReceivesGoingIfTheHardwareSaysSo) {
   Turn();
   EXPECT_EQ(lib_.moves.back(), IBV_QPS_RTS) << "nobody moved it";
   ASSERT_EQ(Recv(2), PostResult::kOk);
+  Turn();
   EXPECT_EQ(lib_.recvs.size(), 1u);
 }
 
@@ -528,6 +558,7 @@ TEST_F(VerbsWindowTest, AWindowThatThePeerInvalidatesStays) {
   CompleteLast();
   sink_.Take();
   ASSERT_EQ(Recv(2), PostResult::kOk);
+  Turn();
   lib_.Complete(lib_.recvs[0], IBV_WC_SUCCESS, IBV_WC_RECV);
   lib_.completions.back().wc_flags = IBV_WC_WITH_INV;
   lib_.completions.back().invalidated_rkey = window_->rkey();
@@ -542,6 +573,7 @@ TEST_F(VerbsWindowTest, AWindowThatThePeerInvalidatesStays) {
 
 TEST_F(VerbsWindowTest, RxesBitForAnInvalidationIsUnderstood) {
   ASSERT_EQ(Recv(1), PostResult::kOk);
+  Turn();
   lib_.Complete(lib_.recvs[0], IBV_WC_SUCCESS, IBV_WC_RECV);
   lib_.completions.back().wc_flags = IBV_WC_GRH | IBV_WC_IP_CSUM_OK;
   lib_.RaiseCompletionEvent();
