@@ -103,6 +103,12 @@ LIBRARIES = {
         modules = ["libnl-3.0", "libnl-route-3.0"],
         header = "libnl3/netlink/route/link.h",
     ),
+    # HTTP/2 for the daemon's side of gRPC.
+    "nghttp2": struct(
+        package = "libnghttp2-dev",
+        modules = ["libnghttp2"],
+        header = "nghttp2/nghttp2.h",
+    ),
     "prometheus_cpp": struct(
         package = "prometheus-cpp-dev",
         modules = ["prometheus-cpp-core", "prometheus-cpp-pull"],

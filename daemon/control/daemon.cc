@@ -128,13 +128,8 @@ absl::Status Daemon::StartUp() {
     door_options.max_connections = 2 * size_t{options_.config.limits.max_sessions};
     door_options.max_connections_per_user =
         2 * size_t{options_.config.limits.max_sessions_per_user};
-    absl::StatusOr<std::unique_ptr<RpcDoor>> door = RpcDoor::Open(
-        loop_, std::move(*rpc), &policy_, registry_.get(), calls_.get(), door_options);
-    if (!door.ok()) {
-      outcome_ = door.status();
-      return Stop("it could not start");
-    }
-    rpc_door_ = *std::move(door);
+    rpc_door_ = std::make_unique<RpcDoor>(loop_, std::move(*rpc), &policy_, registry_.get(),
+                                          calls_.get(), door_options);
     attach_server_ =
         std::make_unique<AttachServer>(loop_, std::move(*attach), &policy_, registry_.get());
     StartMetrics();
@@ -335,14 +330,11 @@ void Daemon::Stop(const std::string& why) {
 }
 
 void Daemon::OnSessionsEnded() {
-  const auto devices = [this] {
-    DeactivateDevices([this] {
-      drained_ = true;
-      state_ = State::kStopped;
-    });
-  };
-  if (rpc_door_ == nullptr) return devices();
-  rpc_door_->Close(devices);
+  if (rpc_door_ != nullptr) rpc_door_->Close();
+  DeactivateDevices([this] {
+    drained_ = true;
+    state_ = State::kStopped;
+  });
 }
 
 }  // namespace rdmad::control

@@ -1,9 +1,8 @@
 #include "daemon/control/rpc_door.h"
 
 #include <sys/socket.h>
-#include <sys/stat.h>
 
-#include <boost/asio/post.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
@@ -19,30 +18,9 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 16;
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr int64_t kSweepEveryNs = 100'000'000;
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-ino_t InodeOf(int fd) {
-  struct stat info {};
-  return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
-}
-
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<RpcDoor>> RpcDoor::Open(boost::asio::io_context& loop,
-                                                       UniqueFd listener, const Policy* policy,
-                                                       SessionRegistry* registry,
-                                                       const CallTable* calls,
-                                                       const RpcDoorOptions& options) {
-  std::unique_ptr<RpcDoor> door(
-      new RpcDoor(loop, std::move(listener), policy, registry, calls, options));
-  RD_ASSIGN_OR_RETURN(door->server_, RpcServer::Start([raw = door.get()](RpcCall call) {
-                        auto shared = std::make_shared<RpcCall>(std::move(call));
-                        boost::asio::post(raw->loop_, [raw, shared] { raw->OnCall(shared); });
-                      }));
-  door->WatchListener();
-  return door;
-}
 
 RpcDoor::RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy* policy,
                  SessionRegistry* registry, const CallTable* calls, const RpcDoorOptions& options)
@@ -54,7 +32,9 @@ RpcDoor::RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy*
       options_(options),
       accept_timer_(loop),
       log_(20, kSecondNs),
-      refusals_log_(20, kSecondNs) {}
+      refusals_log_(20, kSecondNs) {
+  WatchListener();
+}
 
 RpcDoor::~RpcDoor() = default;
 
@@ -68,10 +48,11 @@ void RpcDoor::StopAccepting() {
   accept_timer_.cancel();
 }
 
-void RpcDoor::Close(std::function<void()> done) {
+void RpcDoor::Close() {
   StopAccepting();
-  // gRPC waits for calls that are still on their way to this thread, so it must wait on another.
-  registry_->RunSlowly([this] { server_->Shutdown(); }, std::move(done));
+  for (const auto& [id, client] : clients_) client.connection->Close();
+  clients_.clear();
+  count_by_user_.clear();
 }
 
 void RpcDoor::OnAcceptable() {
@@ -82,9 +63,9 @@ void RpcDoor::OnAcceptable() {
       if (errno == EAGAIN) return;
       return PauseAccepting();
     }
-    if (Admit(socket.get())) {
+    if (const std::optional<Peer> peer = Admit(socket.get())) {
       ++counters_.connections;
-      server_->AddConnection(std::move(socket));
+      Serve(std::move(socket), *peer);
     } else {
       ++counters_.connections_refused;
     }
@@ -104,44 +85,42 @@ void RpcDoor::PauseAccepting() {
   });
 }
 
-bool RpcDoor::Admit(int socket) {
+std::optional<Peer> RpcDoor::Admit(int socket) {
   absl::StatusOr<Peer> peer = PeerOf(socket);
-  if (!peer.ok()) return false;
+  if (!peer.ok()) return std::nullopt;
   const auto refuse = [&](const std::string& why) {
     if (log_.Allow(MonotonicNs())) {
       Log("control").warn(
           "connection refused socket=rdmad.sock uid={} pid={} why=\"{}\" not_logged={}", peer->uid,
           peer->pid, why, log_.suppressed());
     }
-    return false;
+    return std::nullopt;
   };
   if (absl::Status allowed = policy_->MayAttach(*peer); !allowed.ok())
     return refuse(std::string(allowed.message()));
-
-  const auto too_many = [this, uid = peer->uid] {
-    const auto user = count_by_user_.find(uid);
-    return connections_.size() >= options_.max_connections ||
-           (user != count_by_user_.end() && user->second >= options_.max_connections_per_user);
-  };
-  if (too_many()) {
-    Sweep();
-    if (too_many()) return refuse("too many connections");
-  }
-  MakeRoomForUnproven(peer->uid);
-  // The number may be a connection's that has ended unseen.
-  if (const auto old = connections_.find(socket); old != connections_.end()) Forget(old);
-  connections_[socket] = {peer->uid, peer->pid, InodeOf(socket), MonotonicNs(), ""};
-  ++count_by_user_[peer->uid];
-  return true;
+  const auto user = count_by_user_.find(peer->uid);
+  if (clients_.size() >= options_.max_connections ||
+      (user != count_by_user_.end() && user->second >= options_.max_connections_per_user))
+    return refuse("too many connections");
+  return *std::move(peer);
 }
 
-void RpcDoor::Sweep() {
-  const int64_t now = MonotonicNs();
-  if (now - swept_at_ns_ < kSweepEveryNs) return;
-  swept_at_ns_ = now;
-  for (auto it = connections_.begin(); it != connections_.end();) {
-    it = InodeOf(it->first) == it->second.inode ? std::next(it) : Forget(it);
-  }
+void RpcDoor::Serve(UniqueFd socket, const Peer& peer) {
+  MakeRoomForUnproven(peer.uid);
+  const uint64_t id = ++last_id_;
+  auto connection = std::make_shared<RpcConnection>(
+      loop_, std::move(socket), [this, id](const RpcCall& call) { OnCall(id, call); },
+      [this, id] { Forget(id); });
+  clients_[id] = {peer.uid, peer.pid, "", connection};
+  ++count_by_user_[peer.uid];
+  connection->Start();
+}
+
+void RpcDoor::Forget(uint64_t id) {
+  const auto client = clients_.find(id);
+  const auto user = count_by_user_.find(client->second.uid);
+  if (--user->second == 0) count_by_user_.erase(user);
+  clients_.erase(client);
 }
 
 void RpcDoor::MakeRoomForUnproven(uid_t uid) {
@@ -149,60 +128,35 @@ void RpcDoor::MakeRoomForUnproven(uid_t uid) {
   if (user == count_by_user_.end() || user->second < options_.max_connections_without_session)
     return;
   size_t unproven = 0;
-  auto oldest = connections_.end();
-  for (auto it = connections_.begin(); it != connections_.end();) {
-    const Connection& connection = it->second;
-    if (connection.uid != uid ||
-        (!connection.token.empty() && registry_->FindByToken(connection.token) != nullptr)) {
-      ++it;
-    } else if (InodeOf(it->first) != connection.inode) {
-      it = Forget(it);
-    } else {
-      ++unproven;
-      if (oldest == connections_.end() || connection.since_ns < oldest->second.since_ns)
-        oldest = it;
-      ++it;
-    }
+  uint64_t oldest = 0;
+  for (const auto& [id, client] : clients_) {
+    if (client.uid != uid ||
+        (!client.token.empty() && registry_->FindByToken(client.token) != nullptr))
+      continue;
+    if (++unproven == 1) oldest = id;
   }
   if (unproven < options_.max_connections_without_session) return;
-  // gRPC sees the end of it and closes it. No other socket can have got its number meanwhile: they
-  // are all made on this thread.
-  ::shutdown(oldest->first, SHUT_RDWR);
+  clients_[oldest].connection->Close();
   Forget(oldest);
 }
 
-absl::Status RpcDoor::Prove(Connection& connection, const std::string& token) {
-  if (connection.token == token) return absl::OkStatus();
-  size_t others = 0;
-  for (auto it = connections_.begin(); it != connections_.end();) {
-    if (it->second.token != token) {
-      ++it;
-    } else if (InodeOf(it->first) != it->second.inode) {
-      it = Forget(it);
-    } else {
-      ++others;
-      ++it;
-    }
-  }
+absl::Status RpcDoor::Prove(Client& client, const std::string& token) {
+  if (client.token == token) return absl::OkStatus();
+  const auto others =
+      static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& entry) {
+        return entry.second.token == token;
+      }));
   if (others >= options_.max_connections_per_session) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the session has too many connections to rdmad.sock: limit=",
                      options_.max_connections_per_session));
   }
-  connection.token = token;
+  client.token = token;
   return absl::OkStatus();
 }
 
-RpcDoor::Connections::iterator RpcDoor::Forget(Connections::iterator connection) {
-  const auto user = count_by_user_.find(connection->second.uid);
-  if (--user->second == 0) count_by_user_.erase(user);
-  return connections_.erase(connection);
-}
-
-absl::StatusOr<Caller> RpcDoor::Authenticate(const RpcCall& call) {
+absl::StatusOr<Caller> RpcDoor::Authenticate(Client& client, const RpcCall& call) {
   session::Session* session = registry_->FindByToken(call.token);
-  const auto connection = connections_.find(call.connection);
-  const bool known = connection != connections_.end();
   if (session == nullptr) {
     ++counters_.calls_without_session;
     return absl::UnauthenticatedError(
@@ -210,34 +164,33 @@ absl::StatusOr<Caller> RpcDoor::Authenticate(const RpcCall& call) {
                      " names no session: it has ended, or was never attached"));
   }
   const session::SessionIdentity& who = session->identity();
-  if (!known || (connection->second.uid != who.uid && connection->second.uid != 0)) {
+  if (client.uid != who.uid && client.uid != 0) {
     ++counters_.calls_of_strangers;
     if (log_.Allow(MonotonicNs())) {
       Log("control").warn(
           "call denied method={} session={} session_uid={} caller_uid={} caller_pid={} "
           "why=\"another user's token\" not_logged={}",
-          Printable(call.method), who.id, who.uid,
-          known ? absl::StrCat(connection->second.uid) : std::string("unknown"),
-          known ? connection->second.pid : 0, log_.suppressed());
+          Printable(call.method), who.id, who.uid, client.uid, client.pid, log_.suppressed());
     }
     return absl::PermissionDeniedError("the session belongs to another user");
   }
-  RD_RETURN_IF_ERROR(Prove(connection->second, call.token));
+  RD_RETURN_IF_ERROR(Prove(client, call.token));
   return Caller{session, policy_->IsPrivileged(who.uid)};
 }
 
-void RpcDoor::OnCall(const std::shared_ptr<RpcCall>& call) {
+void RpcDoor::OnCall(uint64_t id, const RpcCall& call) {
   ++counters_.calls;
-  absl::StatusOr<Caller> caller = Authenticate(*call);
+  absl::StatusOr<Caller> caller = Authenticate(clients_.at(id), call);
   // The session may be gone when the answer comes.
-  const session::SessionIdentity* const who =
-      caller.ok() ? &caller->session->identity() : nullptr;
-  const auto answer = [this, call, session = who == nullptr ? 0 : who->id,
-                       uid = who == nullptr ? 0 : who->uid, pid = who == nullptr ? 0 : who->pid](
-                          const absl::Status& status, const std::string& reply) {
+  const session::SessionIdentity* const who = caller.ok() ? &caller->session->identity() : nullptr;
+  const auto answer = [this, method = call.method, respond = call.respond,
+                       session = who == nullptr ? 0 : who->id, uid = who == nullptr ? 0 : who->uid,
+                       pid = who == nullptr ? 0 : who->pid](const absl::Status& status,
+                                                            std::string reply) {
     if (!status.ok()) {
       ++counters_.calls_failed;
-      Log("control").debug("call failed method={} status=\"{}\"", call->method, status.ToString());
+      Log("control").debug("call failed method={} status=\"{}\"", Printable(method),
+                           status.ToString());
     }
     // Whoever runs the host is to find the number that somebody needs raised.
     if (absl::IsResourceExhausted(status) && refusals_log_.Allow(MonotonicNs())) {
@@ -245,12 +198,12 @@ void RpcDoor::OnCall(const std::shared_ptr<RpcCall>& call) {
                           uid, pid, Printable(std::string(status.message())),
                           refusals_log_.suppressed());
     }
-    call->respond(status, reply);
+    respond(status, std::move(reply));
   };
   if (!caller.ok()) return answer(caller.status(), "");
   Log("control").trace("call session={} method={}", caller->session->identity().id,
-                       Printable(call->method));
-  calls_->Invoke(call->method, *caller, call->request, answer);
+                       Printable(call.method));
+  calls_->Invoke(call.method, *caller, call.request, answer);
 }
 
 }  // namespace rdmad::control

@@ -1,13 +1,11 @@
 // The door on rdmad.sock: who may come in, whose call it is, and what it asks.
 //
-// Connections are accepted here, so that the kernel says who connects; gRPC then serves them. A
-// call counts as its session's only if its token does and if it comes over a connection of the
-// session's own user (or root's): a token that leaked to another user is of no use to them. Calls
-// arrive on gRPC's thread, are carried out on this one, and answered when they are done.
+// A call counts as its session's only if its token does and if it comes over a connection of the
+// session's own user (or root's): a token that leaked to another user is of no use to them.
 //
-// What gRPC has read of a call it keeps until the call is whole, however long that takes, and
-// nobody can bound it. So few connections are open that no living session answers for: a user's
-// oldest of these goes when one too many comes. And a session has few connections.
+// What a connection can make us keep is bounded (grpc_protocol.h), and so are connections: few are
+// open that no living session answers for, a user's oldest of these goes when one too many comes;
+// and a session has few.
 //
 // Thread: control. Owner: Daemon.
 #pragma once
@@ -17,9 +15,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,8 +26,9 @@
 #include "daemon/control/call_table.h"
 #include "daemon/control/fd_watch.h"
 #include "daemon/control/log.h"
+#include "daemon/control/peer.h"
 #include "daemon/control/policy.h"
-#include "daemon/control/rpc_server.h"
+#include "daemon/control/rpc_connection.h"
 #include "daemon/control/session_registry.h"
 
 namespace rdmad::control {
@@ -54,51 +53,42 @@ class RpcDoor {
  public:
   // `listener` is a listening SOCK_STREAM socket. All pointers outlive the door; the policy may be
   // assigned anew.
-  static absl::StatusOr<std::unique_ptr<RpcDoor>> Open(boost::asio::io_context& loop,
-                                                       UniqueFd listener, const Policy* policy,
-                                                       SessionRegistry* registry,
-                                                       const CallTable* calls,
-                                                       const RpcDoorOptions& options = {});
+  RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy* policy,
+          SessionRegistry* registry, const CallTable* calls, const RpcDoorOptions& options = {});
   RpcDoor(const RpcDoor&) = delete;
   RpcDoor& operator=(const RpcDoor&) = delete;
   ~RpcDoor();
 
   // Takes no more connections. Calls go on.
   void StopAccepting();
-  // Cancels what is left and ends gRPC; `done` runs on the loop. When sessions have ended, so that
-  // all calls were answered.
-  void Close(std::function<void()> done);
+  // Hangs up on everybody. When sessions have ended, so that all calls were answered.
+  void Close();
 
   [[nodiscard]] const RpcCounters& counters() const noexcept { return counters_; }
 
  private:
-  struct Connection {
+  struct Client {
     uid_t uid = 0;
     pid_t pid = 0;
-    ino_t inode = 0;  // of the socket: tells whether the number is still this connection's
-    int64_t since_ns = 0;
     std::string token;  // of the session that it has called for, empty before the first call
+    std::shared_ptr<RpcConnection> connection;
   };
-  using Connections = std::map<int, Connection>;  // by the descriptor that gRPC has
+  using Clients = std::map<uint64_t, Client>;  // the oldest first
 
-  RpcDoor(boost::asio::io_context& loop, UniqueFd listener, const Policy* policy,
-          SessionRegistry* registry, const CallTable* calls, const RpcDoorOptions& options);
   void WatchListener();
   void OnAcceptable();
   void PauseAccepting();
-  // Refuses by returning false.
-  bool Admit(int socket);
-  // Drops the records of connections that have ended, of which nobody tells us. Rarely: who is
-  // refused shall cost little.
-  void Sweep();
-  Connections::iterator Forget(Connections::iterator connection);
+  // None: refused.
+  std::optional<Peer> Admit(int socket);
+  void Serve(UniqueFd socket, const Peer& peer);
+  void Forget(uint64_t id);
   // Drops the oldest connection of this user that no living session answers for, if there are too
   // many of these.
   void MakeRoomForUnproven(uid_t uid);
   // Notes that the connection serves the session of this token. Errors: ResourceExhausted.
-  absl::Status Prove(Connection& connection, const std::string& token);
-  void OnCall(const std::shared_ptr<RpcCall>& call);
-  absl::StatusOr<Caller> Authenticate(const RpcCall& call);
+  absl::Status Prove(Client& client, const std::string& token);
+  void OnCall(uint64_t id, const RpcCall& call);
+  absl::StatusOr<Caller> Authenticate(Client& client, const RpcCall& call);
 
   boost::asio::io_context& loop_;
   const UniqueFd listener_;
@@ -106,12 +96,11 @@ class RpcDoor {
   SessionRegistry* const registry_;
   const CallTable* const calls_;
   const RpcDoorOptions options_;
-  std::unique_ptr<RpcServer> server_;
   std::unique_ptr<AsioFdWatch> accept_watch_;
   boost::asio::steady_timer accept_timer_;
-  Connections connections_;
-  std::map<uid_t, size_t> count_by_user_;  // of connections_
-  int64_t swept_at_ns_ = INT64_MIN / 2;
+  Clients clients_;
+  uint64_t last_id_ = 0;
+  std::map<uid_t, size_t> count_by_user_;  // of clients_
   RpcCounters counters_;
   LogLimiter log_;           // of who is turned away
   LogLimiter refusals_log_;  // of what sessions may not have

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/control/daemon_bed.h"
+#include "tests/control/http2.h"
 #include "tests/support/slow.h"
 
 namespace rdmad::testing {
@@ -329,56 +330,67 @@ UniqueFd ConnectRpcSocket(const DaemonProcess& daemon) {
   return socket;
 }
 
-// An HTTP/2 frame (RFC 9113).
-std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
-  const auto byte = [](size_t value) { return static_cast<char>(value & 0xff); };
-  const size_t length = payload.size();
-  const std::string head = {byte(length >> 16), byte(length >> 8), byte(length),
-                            byte(type),         byte(flags),       byte(stream >> 24),
-                            byte(stream >> 16), byte(stream >> 8), byte(stream)};
-  return head + payload;
+// Sends until everything is sent or the daemon hangs up or takes no more for a moment.
+void SendAll(const UniqueFd& socket, const std::string& bytes, size_t times = 1) {
+  const timeval limit{0, 20'000};
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  for (size_t i = 0; i < times; ++i) {
+    if (send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(bytes.size()))
+      return;
+  }
 }
 
-// A header field that is spelled out (RFC 7541, 6.2.2); name and value below 16 KiB.
-std::string Field(const std::string& name, const std::string& value) {
-  const auto text = [](const std::string& words) {
-    std::string length(1, static_cast<char>(std::min<size_t>(words.size(), 127)));
-    if (size_t rest = words.size(); rest >= 127) {
-      rest -= 127;
-      length += {static_cast<char>((rest & 127) | 128), static_cast<char>(rest >> 7)};
-    }
-    return length + words;
-  };
-  return std::string(1, '\0') + text(name) + text(value);
-}
-
-// gRPC keeps what it has read of a call until it is whole: who begins calls and never ends them must
-// not fill the daemon's memory.
 TEST_F(Door, CallsThatNeverEndTakeLittleMemory) {
   Start();
-  const std::string fields =
-      Field(":method", "POST") + Field(":scheme", "http") +
-      Field(":path", "/rdmad.v1.SessionService/GetSession") + Field(":authority", "x") +
-      Field("te", "trailers") + Field("content-type", "application/grpc") +
-      Field("x-pad", std::string(6000, 'p'));
-  std::string calls = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, "");
-  for (uint32_t i = 0; i < 100; ++i) calls += Frame(1, 4, 2 * i + 1, fields);
+  const std::string fields = http2::CallFields("/rdmad.v1.SessionService/GetSession") +
+                             http2::Field("x-pad", std::string(6000, 'p'));
+  std::string calls = http2::Hello();
+  for (uint32_t i = 0; i < 100; ++i)
+    calls += http2::Frame(http2::kHeaders, http2::kEndHeaders, 2 * i + 1, fields);
 
   ASSERT_OK_AND_ASSIGN(const ProcessUse before, daemon_->Use());
   std::vector<UniqueFd> connections;
   for (int i = 0; i < 300; ++i) {
     connections.push_back(ConnectRpcSocket(*daemon_));
-    const timeval limit{0, 20'000};
-    setsockopt(connections.back().get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    send(connections.back().get(), calls.data(), calls.size(), MSG_NOSIGNAL);
+    SendAll(connections.back(), calls);
   }
   EXPECT_TRUE(Soon([&] { return daemon_->Use()->descriptors < before.descriptors + 64; }));
   if (kMemoryGoesBack) {
-    EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{128} << 20));
+    EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{16} << 20));
   }
   // Others of the same user have their turn at the latest when those have had theirs.
   ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
   EXPECT_TRUE(Soon([&] { return GetSession(client, client.token()).ok(); }));
+}
+
+// What makes HTTP/2 servers fill their memory: it costs its sender the connection, and others
+// nothing.
+TEST_F(Door, FloodsCostOnlyTheirSender) {
+  Start();
+  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
+  ASSERT_OK(GetSession(client, client.token()));
+  ASSERT_OK_AND_ASSIGN(const ProcessUse before, daemon_->Use());
+
+  const std::string begun = http2::Frame(http2::kHeaders, 0, 1, http2::CallFields("/x"));
+  const std::string more =
+      http2::Frame(http2::kContinuation, 0, 1, http2::Field("x", std::string(10'000, 'y')));
+  const std::string ping = http2::Frame(http2::kPing, 0, 0, std::string(8, 'p'));
+  std::string pings;
+  for (int i = 0; i < 1000; ++i) pings += ping;
+  const std::string settings = http2::Frame(http2::kSettings, 0, 0, "");
+  std::vector<UniqueFd> connections;
+  for (int i = 0; i < 20; ++i) {
+    for (const std::string& flood : {more, pings, settings}) {
+      connections.push_back(ConnectRpcSocket(*daemon_));
+      SendAll(connections.back(), http2::Hello() + (flood == more ? begun : ""));
+      SendAll(connections.back(), flood, 1000);
+    }
+    EXPECT_OK(GetSession(client, client.token()));
+  }
+  if (kMemoryGoesBack) {
+    EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{16} << 20));
+  }
 }
 
 TEST_F(Door, ASessionHasFewConnections) {
@@ -390,9 +402,9 @@ TEST_F(Door, ASessionHasFewConnections) {
   while (channels.size() < 20 && status.ok()) {
     channels.push_back(ConnectRpc(daemon_->run_dir()));
     v1::GetSessionReply reply;
-    status = RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channels.back()),
-                               &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(),
-                               &reply);
+    status =
+        RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channels.back()),
+                          &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(), &reply);
   }
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
   EXPECT_GT(channels.size(), 2u);

@@ -16,8 +16,9 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
   if (wanted == "cm") target = rdmad::fuzz::FuzzCm;
   if (wanted == "work_queue") target = rdmad::fuzz::FuzzWorkQueue;
   if (wanted == "engine") target = rdmad::fuzz::FuzzEngine;
+  if (wanted == "grpc") target = rdmad::fuzz::FuzzGrpc;
   if (target != nullptr) return 0;
-  std::fprintf(stderr, "RDMAD_FUZZ_TARGET must be cm, engine, transport or work_queue\n");
+  std::fprintf(stderr, "RDMAD_FUZZ_TARGET must be cm, engine, grpc, transport or work_queue\n");
   std::exit(2);
 }
 

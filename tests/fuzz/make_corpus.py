@@ -74,9 +74,36 @@ def congestion_inputs():
         yield f'congestion-{number}', data
 
 
+def frame(kind, flags, stream, payload=b''):
+    """Of HTTP/2."""
+    return struct.pack('>I', len(payload))[1:] + struct.pack('>BBI', kind, flags, stream) + payload
+
+
+def grpc_inputs():
+    """Calls as clients make them, and the frames that floods are made of."""
+    def field(name, value):
+        return b'\0' + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+    def piece(how, data):
+        return struct.pack('<BH', how, len(data)) + data
+
+    fields = b''.join(field(*pair) for pair in (
+        (b':method', b'POST'), (b':scheme', b'http'), (b':path', b'/rdmad.v1.AdminService/GetStatus'),
+        (b':authority', b'x'), (b'te', b'trailers'), (b'content-type', b'application/grpc'),
+        (b'rdmad-token-bin', b'YWJj')))
+    hello = piece(4, b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + frame(4, 0, 0))
+    calls = b''.join(piece(5, frame(1, 4, stream, fields) + frame(0, 1, stream, struct.pack('>BI', 0, 3) + b'abc'))
+                     for stream in (1, 3, 5))
+    yield 'calls', hello + calls
+    yield 'reset', hello + piece(0, frame(1, 4, 1, fields) + frame(3, 0, 1, struct.pack('>I', 8))) + calls[:0]
+    yield 'continued', hello + piece(0, frame(1, 0, 1, fields[:50])) + piece(4, frame(9, 4, 1, fields[50:]))
+    yield 'control', hello + piece(4, frame(6, 0, 0, bytes(8)) + frame(8, 0, 0, struct.pack('>I', 1000)) +
+                                   frame(4, 1, 0) + frame(7, 0, 0, bytes(8))) + piece(0xf4, b'')
+
+
 def main():
     folder = 'tests/fuzz/corpus'
-    for target in ('cm', 'engine', 'transport', 'work_queue'):
+    for target in ('cm', 'engine', 'grpc', 'transport', 'work_queue'):
         os.makedirs(f'{folder}/{target}', exist_ok=True)
     for path in sorted(glob.glob('tests/data/rxe-pcaps/*.pcap')):
         name = os.path.basename(path)[:-5]
@@ -107,6 +134,8 @@ def main():
         open(f'{folder}/work_queue/op-{opcode}', 'wb').write(receive + struct.pack('<BB', 0, 0x70) + sent)
     for name, data in congestion_inputs():
         open(f'{folder}/transport/{name}', 'wb').write(data)
+    for name, data in grpc_inputs():
+        open(f'{folder}/grpc/{name}', 'wb').write(data)
     for name, data in engine_inputs():
         open(f'{folder}/engine/{name}', 'wb').write(data)
 

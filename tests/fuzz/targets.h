@@ -21,4 +21,8 @@ void FuzzWorkQueue(std::span<const uint8_t> input);
 //   kind (1 byte) | what (1) | length (2) | bytes
 void FuzzEngine(std::span<const uint8_t> input);
 
+// A connection to rdmad.sock: records of
+//   what to do afterwards (1 byte) | length (2) | bytes
+void FuzzGrpc(std::span<const uint8_t> input);
+
 }  // namespace rdmad::fuzz

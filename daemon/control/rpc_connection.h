@@ -1,0 +1,70 @@
+// One client's connection to rdmad.sock: its socket, and the calls that come over it.
+//
+// Reads only what it can deal with: nothing while the client leaves answers in the socket or has
+// GrpcProtocol::kMaxCalls calls under way, and one piece a turn of the event loop, so that
+// connections take turns.
+//
+// Thread: control. Owner: RpcDoor, and whatever is under way.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/control/grpc_protocol.h"
+
+namespace rdmad::control {
+
+struct RpcCall {
+  std::string method;  // "/rdmad.v1.VerbsService/CreateQp"
+  std::string token;   // empty: none was sent
+  std::string request;
+  // To be called once, at any time: also when the connection has ended.
+  std::function<void(const absl::Status& status, std::string reply)> respond;
+};
+
+class RpcConnection final : public std::enable_shared_from_this<RpcConnection> {
+ public:
+  // May answer at once. Not called any more after Close().
+  using OnCall = std::function<void(RpcCall call)>;
+  // The client has hung up, or was dropped for what it sent. Not after Close().
+  using OnEnd = std::function<void()>;
+
+  // `socket` is a connected, non-blocking stream socket.
+  RpcConnection(boost::asio::io_context& loop, UniqueFd socket, OnCall on_call, OnEnd on_end);
+  RpcConnection(const RpcConnection&) = delete;
+  RpcConnection& operator=(const RpcConnection&) = delete;
+
+  void Start();
+
+  // Hangs up, and says so as far as the socket takes it at once.
+  void Close();
+
+ private:
+  void Receive();
+  void Dispatch();
+  // Sends what there is, and waits for what comes next.
+  void Continue();
+  // False: the socket takes no more for now, or none any more.
+  bool Send();
+  void WaitToRead();
+  void WaitToWrite();
+  void End();
+
+  boost::asio::posix::stream_descriptor socket_;
+  const OnCall on_call_;
+  const OnEnd on_end_;
+  GrpcProtocol protocol_;
+  std::string unsent_;
+  size_t sent_ = 0;  // of unsent_
+  bool reading_ = false;
+  bool writing_ = false;
+  bool dispatching_ = false;
+  bool broken_ = false;  // nothing more is to be received
+};
+
+}  // namespace rdmad::control
