@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "daemon/control/stderr_sink.h"
 #include "spdlog/pattern_formatter.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace rdmad::control {
@@ -50,7 +50,7 @@ class JournalPriority final : public spdlog::custom_flag_formatter {
 }  // namespace
 
 void InitLogging(const std::string& level, bool journal) {
-  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  auto sink = std::make_shared<StderrSink>();
   auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
   if (journal) {
     formatter->add_flag<JournalPriority>('*').set_pattern("%*%n: %v");

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/control/clock.h"
 #include "daemon/control/fd_watch.h"
-#include "daemon/control/log.h"
 
 namespace rdmad::control {
 namespace {
@@ -21,6 +21,9 @@ namespace {
 constexpr size_t kSlowWorkers = 2;
 // A session with this many QPs and CM ids, some 10 KB each, is worth tidying up after.
 constexpr uint32_t kManyObjects = 2000;
+// Of the lines about sessions that come and go: who attaches in a loop must not fill the log.
+constexpr uint32_t kLoggedAtOnce = 200;
+constexpr int64_t kLogIntervalNs = 200'000'000;
 // By then its connections have left the time-wait state.
 constexpr std::chrono::seconds kTidyAfter{10};
 
@@ -48,6 +51,7 @@ SessionRegistry::SessionRegistry(boost::asio::io_context& loop,
       limits_(limits),
       session_limits_(session_limits),
       tidy_timer_(loop),
+      log_(kLoggedAtOnce, kLogIntervalNs),
       slow_workers_(kSlowWorkers) {
   RD_CHECK(!engines_.empty());
   environment_.host = this;
@@ -113,8 +117,12 @@ void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionId
         opened->session_id = id;
         opened->token = ready.token;
         const session::SessionIdentity& who = ready.session->identity();
-        Log("session").info("opened session={} pid={} uid={} name=\"{}\" engine={}", id, who.pid,
-                            who.uid, Printable(who.name), ready.session->engine_index());
+        ready.logged = log_.Allow(MonotonicNs());
+        if (ready.logged) {
+          Log("session").info("opened session={} pid={} uid={} name=\"{}\" engine={} not_logged={}",
+                              id, who.pid, who.uid, Printable(who.name),
+                              ready.session->engine_index(), log_.suppressed());
+        }
         done(std::move(*opened));
       });
   if (!gift.ok()) {
@@ -136,7 +144,8 @@ void SessionRegistry::EndEntry(Entry& entry, const std::string& reason) {
   if (session.closing()) return;
   const session::SessionIdentity& who = session.identity();
   const v1::ObjectCounts counts = session.Counts();
-  Log("session").info(
+  Log("session").log(
+      entry.logged ? spdlog::level::info : spdlog::level::debug,
       "ending session={} pid={} uid={} name=\"{}\" reason=\"{}\" cm_ids={} qps={} cqs={} "
       "regions={} pools={}",
       who.id, who.pid, who.uid, Printable(who.name), reason, counts.cm_ids(), counts.qps(),

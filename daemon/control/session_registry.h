@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/control/config.h"
+#include "daemon/control/log.h"
 #include "daemon/engine/engine_proxy.h"
 #include "daemon/session/session.h"
 #include "daemon/session/session_host.h"
@@ -86,6 +87,7 @@ class SessionRegistry final : public session::SessionHost {
     std::shared_ptr<SessionLink> link;
     std::string token;              // empty until it is open, and after it has ended
     bool had_many_objects = false;  // when it ended
+    bool logged = false;            // its beginning, and so its end
   };
 
   [[nodiscard]] std::vector<engine::EngineProxy*> LeastUsedFirst() const;
@@ -106,6 +108,7 @@ class SessionRegistry final : public session::SessionHost {
   std::map<uint64_t, Entry> entries_;
   std::unordered_map<std::string, session::Session*> by_token_;
   boost::asio::steady_timer tidy_timer_;
+  LogLimiter log_;  // of sessions that come
   // Last, so that it is joined first.
   boost::asio::thread_pool slow_workers_;
 };
