@@ -52,14 +52,8 @@ std::string HttpAnswer(const std::string& request_head, const std::function<std:
 // One connection: reads a head, writes an answer, closes. Kept alive by what it waits for.
 class MetricsServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, std::function<std::string()> text, std::shared_ptr<size_t> count)
-      : socket_(std::move(socket)),
-        timer_(socket_.get_executor()),
-        text_(std::move(text)),
-        count_(std::move(count)) {
-    ++*count_;
-  }
-  ~Connection() { --*count_; }
+  Connection(tcp::socket socket, std::function<std::string()> text)
+      : socket_(std::move(socket)), timer_(socket_.get_executor()), text_(std::move(text)) {}
 
   void Start() {
     timer_.expires_after(std::chrono::seconds(kTimeoutSeconds));
@@ -76,6 +70,13 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
                                   });
   }
 
+  void Close() {
+    timer_.cancel();
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    socket_.close(ignored);
+  }
+
  private:
   void Write() {
     answer_ = HttpAnswer(head_, text_);
@@ -84,26 +85,15 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
         [self = shared_from_this()](const error_code&, size_t) { self->Close(); });
   }
 
-  void Close() {
-    timer_.cancel();
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_both, ignored);
-    socket_.close(ignored);
-  }
-
   tcp::socket socket_;
   boost::asio::steady_timer timer_;
   const std::function<std::string()> text_;
-  const std::shared_ptr<size_t> count_;
   std::string head_;
   std::string answer_;
 };
 
 MetricsServer::MetricsServer(boost::asio::io_context& loop, std::function<std::string()> text)
-    : acceptor_(loop),
-      pause_(loop),
-      text_(std::move(text)),
-      connections_(std::make_shared<size_t>(0)) {}
+    : acceptor_(loop), pause_(loop), text_(std::move(text)) {}
 
 MetricsServer::~MetricsServer() = default;
 
@@ -153,10 +143,21 @@ void MetricsServer::Accept() {
       });
       return;
     }
-    if (*connections_ < kMaxConnections)
-      std::make_shared<Connection>(std::move(socket), text_, connections_)->Start();
+    Serve(std::move(socket));
     Accept();
   });
+}
+
+void MetricsServer::Serve(tcp::socket socket) {
+  connections_.remove_if([](const std::weak_ptr<Connection>& one) { return one.expired(); });
+  // Who connects and says nothing must not keep others out.
+  if (connections_.size() >= kMaxConnections) {
+    if (const std::shared_ptr<Connection> oldest = connections_.front().lock()) oldest->Close();
+    connections_.pop_front();
+  }
+  auto connection = std::make_shared<Connection>(std::move(socket), text_);
+  connections_.push_back(connection);
+  connection->Start();
 }
 
 }  // namespace rdmad::control

@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cstddef>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 
@@ -45,13 +46,13 @@ class MetricsServer {
   MetricsServer(boost::asio::io_context& loop, std::function<std::string()> text);
   absl::Status Listen(const SocketAddress& address);
   void Accept();
+  void Serve(boost::asio::ip::tcp::socket socket);
 
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer pause_;
   const std::function<std::string()> text_;
   SocketAddress address_;
-  // How many connections there are; shared with them, for they may outlive the server by a handler.
-  std::shared_ptr<size_t> connections_;
+  std::list<std::weak_ptr<Connection>> connections_;  // the oldest first; some have ended
 };
 
 // The answer to what stands before the empty line of a request: status line, headers and body.
