@@ -1,5 +1,7 @@
 #include "daemon/host_notes.h"
 
+#include <sys/resource.h>
+
 #include <fstream>
 #include <string>
 #include <thread>
@@ -10,6 +12,9 @@
 
 namespace rdmad {
 namespace {
+
+// Each session takes some twenty: fewer than these serve some hundred applications.
+constexpr rlim_t kFewFiles = 4096;
 
 bool HasHugePages() {
   std::ifstream file("/proc/meminfo");
@@ -33,6 +38,12 @@ std::vector<std::string> HostNotes(const control::Config& config) {
     notes.push_back("engine.count = " + std::to_string(config.engine.count) +
                     ": this host has fewer processors, " + std::to_string(processors) +
                     "; engines will wait for each other");
+  }
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_max < kFewFiles) {
+    notes.push_back("open files: at most " + std::to_string(files.rlim_max) +
+                    "; sessions and connections take some each. Raise LimitNOFILE= of the unit, or "
+                    "`ulimit -Hn`, to 65536");
   }
   if (!HasHugePages()) {
     notes.emplace_back(

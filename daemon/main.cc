@@ -4,6 +4,7 @@
 // Exit status: 0 after an orderly end (or a good --check), 1 if it could not run, 2 for a wrong
 // flag or configuration. Each error is one line on stderr that says what, where and what to do.
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -108,12 +109,17 @@ int Serve(const Flags& flags, const control::Config& config, control::DaemonIden
 
 int Main(int argc, char** argv) {
   Flags flags;
+  const auto not_empty = [](const std::string& value) {
+    return value.empty() ? std::string("must not be empty") : std::string();
+  };
   CLI::App app("rdmad: RDMA as a service of the host", "rdmad");
   app.add_option("--config", flags.config_file,
                  "configuration file (TOML); without it, built-in defaults")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty);
   app.add_option("--run-dir", flags.run_dir, "directory of the sockets; also RDMAD_RUN_DIR")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty);
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error or off; over the file's")
       ->type_name("LEVEL");
@@ -159,5 +165,9 @@ int Main(int argc, char** argv) {
 }  // namespace rdmad
 
 int main(int argc, char** argv) {
+  // Where they are closed, the next file would be taken for them, and the log go there.
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return rdmad::kExitFailed;
+  }
   return rdmad::Main(argc, argv);
 }

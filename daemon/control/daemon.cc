@@ -48,6 +48,15 @@ const char* EventName(device::AsyncEventType type) {
   }
 }
 
+// SIGTERM, SIGINT and SIGHUP: Asio restores the default of a signal, to be killed, when the last
+// set that has it goes. Who asks a second time shall not kill a daemon that is putting things away,
+// so one set never goes.
+void KeepSignalsHandled() {
+  static auto* const loop = new boost::asio::io_context;
+  [[maybe_unused]] static auto* const set =
+      new boost::asio::signal_set(*loop, SIGTERM, SIGINT, SIGHUP);
+}
+
 }  // namespace
 
 Daemon::Daemon(DaemonOptions options, RunDir run_dir, const Inventory* inventory)
@@ -89,6 +98,7 @@ absl::Status Daemon::StartUp() {
   // stderr as well, as often as the client likes.
   google::protobuf::SetLogHandler(nullptr);
   RD_ASSIGN_OR_RETURN(policy_, Policy::Create(options_.config.policy, options_.identity));
+  KeepSignalsHandled();
   WatchSignals();
   for (engine::EngineProxy* engine : inventory_->engines) {
     engine->SetEventSink(&router_);

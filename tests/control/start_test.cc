@@ -59,6 +59,7 @@ TEST(RdmadFlags, HelpNamesTheFlags) {
 TEST(RdmadFlags, MistakesAreUsageErrors) {
   ExpectRefusal({"--nonsense"}, 2, {"--nonsense", "--help"});
   ExpectRefusal({"--run-dir"}, 2, {"--run-dir"});
+  ExpectRefusal({"--run-dir", ""}, 2, {"--run-dir", "must not be empty"});
   ExpectRefusal({"--log-level", "loud"}, 2, {"loud", "trace, debug"});
 }
 
@@ -78,6 +79,21 @@ TEST(RdmadCheck, TellsWhatTheHostLacks) {
   if (!std::filesystem::exists("/dev/infiniband")) {
     EXPECT_FALSE(Has(result.output, "memlock")) << result.output;
   }
+}
+
+TEST(RdmadStart, ClosedStandardDescriptorsAreNotGivenToOthers) {
+  const TempDir temp;
+  DaemonProcess daemon(OwnDaemon());
+  const std::string run_dir = temp.path() + "/run";
+  // The shell gives it none of the three; its log has nowhere to go, and must not go to a file.
+  ProcessOptions options;
+  const absl::StatusOr<ProgramResult> result =
+      RunProgram({"/bin/sh", "-c",
+                  "timeout 1 " + Runfile("daemon/rdmad") + " --run-dir " + run_dir + " --config " +
+                      Config(temp) + " <&- >&- 2>&-; cat " + run_dir + "/rdmad.lock"},
+                 options, Slow(absl::Seconds(20)));
+  ASSERT_OK(result);
+  EXPECT_FALSE(Has(result->output, "info")) << result->output;
 }
 
 TEST(RdmadStart, SaysOnceThatThereIsNoRdmaDevice) {
