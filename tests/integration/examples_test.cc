@@ -124,7 +124,8 @@ TEST_F(ExamplesTest, GroupHearsWhatIsSaidOnEitherDaemon) {
 }
 
 TEST_F(ExamplesTest, EveryExampleHelpsAndRefusesWrongUsage) {
-  for (const char* name : {"filecopy/filecopy", "echo/echo_server", "echo/echo_client", "group", "hello"}) {
+  for (const char* name :
+       {"filecopy/filecopy", "echo/echo_server", "echo/echo_client", "group", "hello"}) {
     SCOPED_TRACE(name);
     const ProgramResult help = RunClient({Example(name), "--help"});
     EXPECT_TRUE(help.ok()) << help.output;
@@ -144,6 +145,15 @@ TEST_F(ExamplesTest, FileCopyListsItsModesAndTellsAWrongOneThem) {
   EXPECT_EQ(wrong.exit.code, 2);
   EXPECT_NE(wrong.output.find("--mode: teleport not in {send,write,read}"), std::string::npos)
       << wrong.output;
+}
+
+TEST_F(ExamplesTest, FileCopyDoesNotWaitForAFileThatItCouldNotWrite) {
+  ASSERT_OK(StartDaemon(0));
+  const ProgramResult result = RunClient(
+      {Example("filecopy/filecopy"), "recv", WithPort(Ipv4(0), 0), "--output", "/nope/x"});
+  EXPECT_EQ(result.exit.code, 1);
+  EXPECT_NE(result.output.find("--output: cannot write in /nope/"), std::string::npos)
+      << result.output;
 }
 
 // What it does before it builds anything; it is not among the tools of the build here and cannot go

@@ -71,6 +71,14 @@ std::string SafeName(const std::string& name) {
   return last.empty() || last == "." || last == ".." ? "received" : last;
 }
 
+// Before the sender is waited for, not after.
+absl::Status CheckFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("--output: cannot write in ", folder));
+}
+
 std::string OutputPath(const std::string& output, const std::string& name) {
   if (output.empty()) return SafeName(name);
   struct stat info {};
@@ -83,6 +91,7 @@ class Receiver {
   Receiver(rdmad::Client client, const ReceiveOptions& options) : client_(std::move(client)), options_(options) {}
 
   absl::StatusOr<Outcome> Run() {
+    if (absl::Status status = CheckFolderOf(options_.output); !status.ok()) return status;
     if (absl::Status status = Accept(); !status.ok()) return status;
     absl::Status status = Copy();
     if (!status.ok()) Apologize(status);
