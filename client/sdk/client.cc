@@ -11,6 +11,26 @@
 namespace rdmad {
 namespace {
 
+PortInfo FromProto(const v1::Port& port) {
+  PortInfo info;
+  info.phys_state = static_cast<uint8_t>(port.phys_state());
+  info.active_width = static_cast<uint8_t>(port.active_width());
+  info.active_speed = static_cast<uint8_t>(port.active_speed());
+  info.gid_table_length = port.gid_table_length();
+  info.cap_flags = port.cap_flags();
+  info.cap_flags2 = static_cast<uint16_t>(port.cap_flags2());
+  info.bad_pkey_count = port.bad_pkey_count();
+  info.qkey_violation_count = port.qkey_violation_count();
+  for (const uint32_t pkey : port.pkeys()) info.pkeys.push_back(static_cast<uint16_t>(pkey));
+  info.sm_lid = static_cast<uint16_t>(port.sm_lid());
+  info.sm_sl = static_cast<uint8_t>(port.sm_sl());
+  info.subnet_timeout = static_cast<uint8_t>(port.subnet_timeout());
+  info.init_type_reply = static_cast<uint8_t>(port.init_type_reply());
+  info.max_vl_num = static_cast<uint8_t>(port.max_vl_num());
+  info.flags = static_cast<uint8_t>(port.flags());
+  return info;
+}
+
 DeviceInfo FromProto(const v1::Device& device) {
   DeviceInfo info;
   info.index = device.index();
@@ -26,6 +46,8 @@ DeviceInfo FromProto(const v1::Device& device) {
     entry.index = gid.index();
     std::copy_n(gid.raw().begin(), std::min(gid.raw().size(), entry.raw.size()), entry.raw.begin());
     entry.text = gid.text();
+    entry.type = gid.type();
+    entry.interface_index = gid.interface_index();
   }
   info.max_qp = device.max_qp();
   info.max_qp_wr = device.max_qp_wr();
@@ -50,6 +72,20 @@ DeviceInfo FromProto(const v1::Device& device) {
   info.link_layer = device.link_layer();
   info.lid = static_cast<uint16_t>(device.lid());
   info.lmc = static_cast<uint8_t>(device.lmc());
+  info.fw_ver = device.fw_ver();
+  info.sys_image_guid = device.sys_image_guid();
+  info.page_size_cap = device.page_size_cap();
+  info.vendor_id = device.vendor_id();
+  info.vendor_part_id = device.vendor_part_id();
+  info.hw_ver = device.hw_ver();
+  info.device_cap_flags = device.device_cap_flags();
+  info.max_sge_rd = device.max_sge_rd();
+  info.max_res_rd_atom = device.max_res_rd_atom();
+  info.max_qp_init_rd_atom = device.max_qp_init_rd_atom();
+  info.max_total_mcast_qps = device.max_total_mcast_qps();
+  info.max_pkeys = device.max_pkeys();
+  info.local_ca_ack_delay = static_cast<uint8_t>(device.local_ca_ack_delay());
+  info.port = FromProto(device.port());
   return info;
 }
 

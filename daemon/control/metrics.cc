@@ -199,7 +199,7 @@ void AddDevices(const MetricsSources& sources, Families* out) {
         "rdmad_device_info", "Always 1; its labels say what the device is.", 1,
         {{"device", device->name()}, {"kind", device->kind()}, {"netdev", device->netdev()}});
     out->Gauge("rdmad_device_port_active", "1 while the device's port can carry packets.",
-               device->QueryPort().active ? 1 : 0, labels);
+               device->QueryPort().active() ? 1 : 0, labels);
     out->Gauge("rdmad_device_queue_pairs", "Queue pairs that exist on the device.", qps[index],
                labels);
     for (const device::CounterValue& counter : device->Counters())

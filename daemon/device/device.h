@@ -70,6 +70,16 @@ class Mr : public SlowObject {
 
 class Cq : public EngineObject {};
 
+// Where receives are posted, before the device has them. Thread: engine.
+class ReceiveSource {
+ public:
+  // Posts what there is, by PostRecv() of the queue that asks, and does nothing else to it: what fails waits for another time.
+  virtual void PostReceives() noexcept = 0;
+
+ protected:
+  ~ReceiveSource() = default;
+};
+
 struct SrqInit {
   uint32_t max_wr = 0;
   uint32_t max_sge = 0;
@@ -86,6 +96,9 @@ class Srq : public EngineObject {
   [[nodiscard]] virtual PostResult PostRecv(const RecvWr& wr) noexcept = 0;
   [[nodiscard]] virtual QpResult SetLimit(uint32_t limit) noexcept = 0;
   virtual uint32_t limit() const noexcept = 0;
+  // A device that finds no receive for a message asks there before it says so, if it can. `source` outlives the SRQ's life at
+  // the engine, or is null.
+  virtual void SetReceiveSource(ReceiveSource*) noexcept {}
 };
 
 // Address handle: where a UD send goes. Its engine-side life makes sure that no post can name it any more when it goes.
@@ -122,6 +135,8 @@ class Qp : public EngineObject {
   virtual QpAttr Query() const noexcept = 0;
   // State and path MTU as far as they are known without asking hardware, which takes its time: for lists of many.
   virtual QpAttr Known() const noexcept { return Query(); }
+  // As for an Srq, of receives of its own.
+  virtual void SetReceiveSource(ReceiveSource*) noexcept {}
   // The peer QP lives on the same engine of this daemon, so its bytes never touch a socket.
   virtual bool same_daemon() const noexcept = 0;
 };
@@ -152,11 +167,20 @@ class DataPath {
   virtual uint32_t PollFdsGeneration() const noexcept = 0;
 };
 
+// ibv_device_attr, as far as an application has it through us.
 struct DeviceAttr {
   uint64_t node_guid = 0;
+  uint64_t sys_image_guid = 0;
+  std::string fw_ver;  // empty: there is no firmware
+  uint32_t vendor_id = 0;
+  uint32_t vendor_part_id = 0;
+  uint32_t hw_ver = 0;
+  uint32_t cap_flags = 0;  // DeviceCap bits
+  uint64_t page_size_cap = 0;
   uint32_t max_qp = 0;
   uint32_t max_qp_wr = 0;
   uint32_t max_sge = 0;
+  uint32_t max_sge_rd = 0;  // of a READ
   uint32_t max_inline_bytes = 0;
   uint32_t max_cq = 0;
   uint32_t max_cqe = 0;
@@ -170,26 +194,49 @@ struct DeviceAttr {
   uint32_t max_mw = 0;
   uint32_t max_mcast_groups = 0;
   uint32_t max_mcast_qps = 0;      // per group
+  uint32_t max_total_mcast_qps = 0;
   uint32_t atomic_capability = 0;  // ibv_atomic_cap
   uint32_t max_msg_bytes = 0;
-  uint32_t max_qp_rd_atom = 0;
-  uint32_t num_comp_vectors = 1;  // engines
+  uint32_t max_qp_rd_atom = 0;       // READs and atomics of peers at a time: of a QP
+  uint32_t max_res_rd_atom = 0;      // and of all QPs
+  uint32_t max_qp_init_rd_atom = 0;  // and of a QP as requester
+  uint32_t max_pkeys = 1;
+  uint8_t local_ca_ack_delay = 0;  // 4.096 us * 2^this: how late an ACK may be sent
+  uint32_t num_comp_vectors = 1;   // engines
   Mtu max_mtu = Mtu::k4096;
 };
 
-enum class LinkLayer : uint8_t { kInfiniband = 1, kEthernet = 2 };  // numbered as IBV_LINK_LAYER_*
-
+// ibv_port_attr.
 struct PortAttr {
-  bool active = false;
+  PortState state = PortState::kDown;
   Mtu active_mtu = Mtu::k1024;
+  PhysState phys_state = PhysState::kDisabled;
   LinkLayer link_layer = LinkLayer::kEthernet;
-  uint16_t lid = 0;  // InfiniBand, as the next
+  LinkRate rate{};
+  uint32_t gid_table_length = 0;
+  uint16_t pkey_table_length = 1;
+  uint32_t cap_flags = 0;  // ibv_port_cap_flags
+  uint16_t cap_flags2 = 0;
+  uint32_t bad_pkey_count = 0;
+  uint32_t qkey_violation_count = 0;
+  // Of InfiniBand; 0 on RoCE.
+  uint16_t lid = 0;
+  uint16_t sm_lid = 0;
   uint8_t lmc = 0;
+  uint8_t sm_sl = 0;
+  uint8_t subnet_timeout = 0;
+  uint8_t init_type_reply = 0;
+  uint8_t max_vl_num = 0;  // code: 1 is one lane
+  uint8_t flags = 0;
+
+  [[nodiscard]] bool active() const noexcept { return state == PortState::kActive; }
 };
 
 struct GidEntry {
   uint32_t index;
   IpAddress address;
+  GidType type = GidType::kRoceV2;
+  uint32_t interface_index = 0;  // 0: none
 };
 
 struct CounterValue {
@@ -243,6 +290,8 @@ class Device {
   virtual const DeviceAttr& attr() const noexcept = 0;
   virtual PortAttr QueryPort() const = 0;
   virtual std::vector<GidEntry> Gids() const = 0;
+  // The partitions by index (ibv_query_pkey). RoCE has the default one and no other.
+  virtual std::vector<uint16_t> Pkeys() const { return {0xffff}; }
   // Counters are written by the engine with relaxed atomics; any thread may read them.
   virtual std::vector<CounterValue> Counters() const = 0;
 

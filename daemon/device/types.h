@@ -23,6 +23,38 @@ enum class QpState : uint8_t { kReset, kInit, kRtr, kRts, kSqd, kSqe, kErr };  /
 enum class Mtu : uint8_t { k256 = 1, k512, k1024, k2048, k4096 };  // ibv_mtu
 constexpr uint32_t MtuBytes(Mtu mtu) noexcept { return 128u << static_cast<unsigned>(mtu); }
 
+// ibv_device_cap_flags, those alone that mean something for what an application has through us. There is no bit for CQs that
+// can be resized and regions that can be registered again: no device has that here.
+enum DeviceCap : uint32_t {
+  kCapBadPkeyCounter = 1 << 1,       // PortAttr::bad_pkey_count counts
+  kCapBadQkeyCounter = 1 << 2,       // PortAttr::qkey_violation_count counts
+  kCapCurrentStateMod = 1 << 7,      // kQpAttrCurState is looked at
+  kCapPortActiveEvent = 1 << 10,
+  kCapSysImageGuid = 1 << 11,
+  kCapRnrNak = 1 << 12,              // RC answers RNR NAK for want of a receive
+  kCapMemMgtExtensions = 1 << 21,    // what programs have of it: SEND with invalidate, local invalidate
+  kCapMemWindowType2A = 1 << 23,
+  kCapMemWindowType2B = 1 << 24,
+};
+inline constexpr uint32_t kCapAll = kCapBadPkeyCounter | kCapBadQkeyCounter | kCapCurrentStateMod |
+                                    kCapPortActiveEvent | kCapSysImageGuid | kCapRnrNak |
+                                    kCapMemMgtExtensions | kCapMemWindowType2A | kCapMemWindowType2B;
+
+enum class PortState : uint8_t { kNop, kDown, kInit, kArmed, kActive, kActiveDefer };  // ibv_port_state
+// Source: IBTA vol. 1, PortInfo, PortPhysicalState.
+enum class PhysState : uint8_t { kSleep = 1, kPolling, kDisabled, kTraining, kLinkUp, kErrorRecovery, kTest };
+enum class LinkLayer : uint8_t { kUnspecified, kInfiniband, kEthernet };  // IBV_LINK_LAYER_...
+enum class GidType : uint8_t { kInfiniband, kRoceV1, kRoceV2 };          // ibv_gid_type
+
+// active_width and active_speed of ibv_port_attr: lanes (code: 1 is 1, 2 is 4, 4 is 8, 8 is 12, 16 is 2), and what one
+// carries (code: 1 is 2.5 Gbit/s, 2 is 5, 4 is 10, 8 is 10.3, 16 is 14, 32 is 25, 64 is 50, 128 is 100).
+struct LinkRate {
+  uint8_t width = 1;
+  uint8_t speed = 1;
+
+  friend bool operator==(const LinkRate&, const LinkRate&) = default;
+};
+
 // ibv_access_flags.
 enum Access : uint32_t {
   kAccessLocalWrite = 1 << 0,

@@ -275,9 +275,25 @@ void ToMessage(const device::QpCap& cap, v1::QpCap* message) {
   message->set_max_inline_bytes(cap.max_inline_bytes);
 }
 
+void ToMessage(const device::PortAttr& port, const std::vector<uint16_t>& pkeys, v1::Port* message) {
+  message->set_phys_state(static_cast<uint32_t>(port.phys_state));
+  message->set_active_width(port.rate.width);
+  message->set_active_speed(port.rate.speed);
+  message->set_gid_table_length(port.gid_table_length);
+  message->set_cap_flags(port.cap_flags);
+  message->set_cap_flags2(port.cap_flags2);
+  message->set_bad_pkey_count(port.bad_pkey_count);
+  message->set_qkey_violation_count(port.qkey_violation_count);
+  message->set_sm_lid(port.sm_lid);
+  message->set_sm_sl(port.sm_sl);
+  message->set_subnet_timeout(port.subnet_timeout);
+  message->set_init_type_reply(port.init_type_reply);
+  message->set_max_vl_num(port.max_vl_num);
+  message->set_flags(port.flags);
+  for (const uint16_t pkey : pkeys) message->add_pkeys(pkey);
+}
+
 void ToMessage(uint32_t index, const device::Device& device, v1::Device* message) {
-  constexpr uint32_t kPortDown = 1;  // ibv_port_state
-  constexpr uint32_t kPortActive = 4;
   const device::DeviceAttr& attr = device.attr();
   const device::PortAttr port = device.QueryPort();
   message->set_index(index);
@@ -285,7 +301,7 @@ void ToMessage(uint32_t index, const device::Device& device, v1::Device* message
   message->set_kind(device.kind());
   message->set_netdev(device.netdev());
   message->set_node_guid(attr.node_guid);
-  message->set_port_state(port.active ? kPortActive : kPortDown);
+  message->set_port_state(static_cast<uint32_t>(port.state));
   message->set_active_mtu(static_cast<uint32_t>(port.active_mtu));
   message->set_max_mtu(static_cast<uint32_t>(attr.max_mtu));
   for (const device::GidEntry& entry : device.Gids()) {
@@ -294,6 +310,8 @@ void ToMessage(uint32_t index, const device::Device& device, v1::Device* message
     const Gid& raw = entry.address.gid();
     gid->set_raw(std::string(raw.begin(), raw.end()));
     gid->set_text(entry.address.ToString());
+    gid->set_type(static_cast<uint32_t>(entry.type));
+    gid->set_interface_index(entry.interface_index);
   }
   message->set_max_qp(attr.max_qp);
   message->set_max_qp_wr(attr.max_qp_wr);
@@ -318,6 +336,20 @@ void ToMessage(uint32_t index, const device::Device& device, v1::Device* message
   message->set_link_layer(static_cast<uint32_t>(port.link_layer));
   message->set_lid(port.lid);
   message->set_lmc(port.lmc);
+  message->set_fw_ver(attr.fw_ver);
+  message->set_sys_image_guid(attr.sys_image_guid);
+  message->set_page_size_cap(attr.page_size_cap);
+  message->set_vendor_id(attr.vendor_id);
+  message->set_vendor_part_id(attr.vendor_part_id);
+  message->set_hw_ver(attr.hw_ver);
+  message->set_device_cap_flags(attr.cap_flags);
+  message->set_max_sge_rd(attr.max_sge_rd);
+  message->set_max_res_rd_atom(attr.max_res_rd_atom);
+  message->set_max_qp_init_rd_atom(attr.max_qp_init_rd_atom);
+  message->set_max_total_mcast_qps(attr.max_total_mcast_qps);
+  message->set_max_pkeys(attr.max_pkeys);
+  message->set_local_ca_ack_delay(attr.local_ca_ack_delay);
+  ToMessage(port, device.Pkeys(), message->mutable_port());
 }
 
 const char* QpStateName(device::QpState state) noexcept {

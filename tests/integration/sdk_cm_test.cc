@@ -312,6 +312,44 @@ TEST_F(SdkCmTest, AddrInfoForBothSides) {
   EXPECT_TRUE(absl::IsInvalidArgument(GetAddrInfo("192.0.2.1", "65536").status()));
 }
 
+// What programs decide by: ibv_query_device, ibv_query_port, ibv_query_gid_ex and ibv_query_pkey.
+TEST_F(SdkCmTest, DevicesTellWhatTheyAreAndWhatTheyHaveNot) {
+  ASSERT_OK_AND_ASSIGN(const auto devices, client_->GetDevices());
+  ASSERT_FALSE(devices.empty());
+  const DeviceInfo& device = devices[0];
+  EXPECT_NE(device.sys_image_guid, 0u);
+  EXPECT_NE(device.vendor_id, 0u);
+  EXPECT_NE(device.page_size_cap & 4096, 0u);
+  EXPECT_GT(device.max_sge_rd, 0u);
+  EXPECT_LE(device.max_sge_rd, device.max_sge);
+  EXPECT_GT(device.max_qp_init_rd_atom, 0u);
+  EXPECT_GE(device.max_res_rd_atom, device.max_qp_rd_atom);
+  EXPECT_GE(device.max_total_mcast_qps, device.max_mcast_qps);
+  EXPECT_GT(device.local_ca_ack_delay, 0u);
+
+  const uint32_t has = device.device_cap_flags;
+  EXPECT_NE(has & kDeviceRnrNak, 0u);
+  EXPECT_NE(has & kDevicePortActiveEvent, 0u);
+  EXPECT_NE(has & kDeviceMemMgtExtensions, 0u) << "operations_test sends with invalidate";
+  EXPECT_EQ((has & (kDeviceMemWindowType2A | kDeviceMemWindowType2B)) != 0, device.max_mw != 0);
+  constexpr uint32_t kSrqResize = 1 << 13, kMemWindowType1 = 1 << 17, kXrc = 1 << 20;
+  EXPECT_EQ(has & (kSrqResize | kMemWindowType1 | kXrc), 0u);
+
+  EXPECT_EQ(device.port_state, 4u);
+  EXPECT_EQ(device.port.phys_state, 5u);
+  EXPECT_EQ(device.link_layer, 2u);
+  EXPECT_NE(device.port.active_width, 0u);
+  EXPECT_NE(device.port.active_speed, 0u);
+  EXPECT_GE(device.port.gid_table_length, device.gids.size());
+  ASSERT_FALSE(device.port.pkeys.empty());
+  EXPECT_EQ(device.port.pkeys[0], 0xffff);
+  EXPECT_EQ(device.lid, 0u);
+  for (const Gid& gid : device.gids) {
+    EXPECT_EQ(gid.type, 2u) << gid.text;
+    EXPECT_NE(gid.interface_index, 0u) << gid.text;
+  }
+}
+
 TEST_F(SdkCmTest, DevicesTellTheirLimitsAndKeepThem) {
   ASSERT_OK_AND_ASSIGN(const auto devices, client_->GetDevices());
   ASSERT_FALSE(devices.empty());

@@ -223,6 +223,64 @@ TEST_F(SessionDatagram, DeviceSaysAllThatItCan) {
   EXPECT_EQ(device.atomic_capability(), 2u);
 }
 
+TEST_F(SessionDatagram, DeviceAndPortSayWhatTheyAre) {
+  device::DeviceAttr& attr = bed_.device.mutable_attr();
+  attr.fw_ver = "1.2.3";
+  attr.sys_image_guid = 1;
+  attr.page_size_cap = 2;
+  attr.vendor_id = 3;
+  attr.vendor_part_id = 4;
+  attr.hw_ver = 5;
+  attr.cap_flags = 6;
+  attr.max_sge_rd = 7;
+  attr.max_res_rd_atom = 8;
+  attr.max_qp_init_rd_atom = 9;
+  attr.max_total_mcast_qps = 10;
+  attr.max_pkeys = 11;
+  attr.local_ca_ack_delay = 12;
+  device::PortAttr& of_port = bed_.device.port;
+  of_port.state = device::PortState::kArmed;
+  of_port.phys_state = device::PhysState::kTraining;
+  of_port.link_layer = device::LinkLayer::kInfiniband;
+  of_port.rate = {2, 16};
+  of_port.gid_table_length = 13;
+  of_port.cap_flags = 14;
+  of_port.cap_flags2 = 15;
+  of_port.bad_pkey_count = 16;
+  of_port.qkey_violation_count = 17;
+  of_port.lid = 18;
+  of_port.sm_lid = 19;
+  of_port.lmc = 20;
+  of_port.sm_sl = 21;
+  of_port.subnet_timeout = 22;
+  of_port.init_type_reply = 23;
+  of_port.max_vl_num = 24;
+  of_port.flags = 25;
+  const auto outcome = bed_.Call(&Session::QueryDevices, v1::QueryDevicesRequest());
+  ASSERT_EQ(outcome.reply.devices_size(), 1);
+  const v1::Device& device = outcome.reply.devices(0);
+  EXPECT_EQ(device.port_state(), 3u);
+  EXPECT_EQ(device.fw_ver(), "1.2.3");
+  const v1::Port& port = device.port();
+  EXPECT_EQ((std::vector<uint64_t>{
+                device.sys_image_guid(), device.page_size_cap(), device.vendor_id(),
+                device.vendor_part_id(), device.hw_ver(), device.device_cap_flags(),
+                device.max_sge_rd(), device.max_res_rd_atom(), device.max_qp_init_rd_atom(),
+                device.max_total_mcast_qps(), device.max_pkeys(), device.local_ca_ack_delay(),
+                port.gid_table_length(), port.cap_flags(), port.cap_flags2(),
+                port.bad_pkey_count(), port.qkey_violation_count(), device.lid(), port.sm_lid(),
+                device.lmc(), port.sm_sl(), port.subnet_timeout(), port.init_type_reply(),
+                port.max_vl_num(), port.flags()}),
+            (std::vector<uint64_t>{1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13,
+                                   14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25}));
+  EXPECT_EQ(port.phys_state(), 4u);
+  EXPECT_EQ(device.link_layer(), 1u);
+  EXPECT_EQ(port.active_width(), 2u);
+  EXPECT_EQ(port.active_speed(), 16u);
+  ASSERT_EQ(port.pkeys_size(), 1);
+  EXPECT_EQ(port.pkeys(0), 0xffffu);
+}
+
 // ---- the end
 
 TEST_F(SessionDatagram, UsersGoBeforeWhatTheyUse) {

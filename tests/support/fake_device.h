@@ -546,7 +546,7 @@ class FakeDevice final : public device::Device {
   const std::string& kind() const noexcept override { return kind_; }
   const std::string& netdev() const noexcept override { return netdev_; }
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
-  device::PortAttr QueryPort() const override { return {.active = true}; }
+  device::PortAttr QueryPort() const override { return port; }
   std::vector<device::GidEntry> Gids() const override { return {}; }
   std::vector<device::CounterValue> Counters() const override { return {}; }
 
@@ -575,6 +575,7 @@ class FakeDevice final : public device::Device {
 
   device::DeviceAttr& mutable_attr() noexcept { return attr_; }
 
+  device::PortAttr port{.state = device::PortState::kActive};
   absl::Status refusal;  // of SRQs, address handles, memory windows and multicast
   FakeSlowness slowness;  // of regions and address handles
   device::QpResult limit_result = device::QpResult::kOk;  // of SRQs that are made from now on

@@ -260,13 +260,53 @@ struct QpAttr {
   bool sq_draining = false;          // of a query in state Sqd: what had begun is not done
 };
 
+// ibv_gid_entry.
 struct Gid {
   uint32_t index = 0;
   std::array<uint8_t, 16> raw = {};
   std::string text;  // the IP address that it stands for
+  uint32_t type = 2;             // ibv_gid_type: 0 InfiniBand, 2 RoCE v2
+  uint32_t interface_index = 0;  // of the interface with the address; 0: none
 };
 
-// What GetDevices tells about one device. Limits are kept: asking for more is InvalidArgument.
+// Bits of DeviceInfo::device_cap_flags: ibv_device_cap_flags, those that a device may have here. No device lets SRQs be resized
+// (1 << 13), counts several completions before it tells (1 << 14), or has windows of type 1 (1 << 17), XRC (1 << 20), or raw
+// packets; nor is there a bit for what no device has either: resized CQs, regions that are registered again, zero-based ones.
+enum DeviceCap : uint32_t {
+  kDeviceBadPkeyCounter = 1 << 1,     // PortInfo::bad_pkey_count counts
+  kDeviceBadQkeyCounter = 1 << 2,     // PortInfo::qkey_violation_count counts
+  kDeviceCurrentStateMod = 1 << 7,    // kQpAttrCurState
+  kDevicePortActiveEvent = 1 << 10,   // kAsyncPortActive
+  kDeviceSysImageGuid = 1 << 11,
+  kDeviceRnrNak = 1 << 12,            // RC answers RNR NAK for want of a receive
+  kDeviceMemMgtExtensions = 1 << 21,  // SEND with invalidate, local invalidate
+  kDeviceMemWindowType2A = 1 << 23,
+  kDeviceMemWindowType2B = 1 << 24,
+};
+
+// What of ibv_port_attr is not in DeviceInfo: of the device's one port, number 1. Numbers are coded as there.
+struct PortInfo {
+  uint8_t phys_state = 3;  // 3 disabled, 5 link up
+  // On the soft device: of the interface, as adapters of its speed say it; 1 and 1 where it does not tell.
+  uint8_t active_width = 1;
+  uint8_t active_speed = 1;
+  uint32_t gid_table_length = 0;
+  uint32_t cap_flags = 0;  // ibv_port_cap_flags
+  uint16_t cap_flags2 = 0;
+  uint32_t bad_pkey_count = 0;
+  uint32_t qkey_violation_count = 0;
+  std::vector<uint16_t> pkeys;  // by index (ibv_query_pkey)
+  // Of InfiniBand; 0 on RoCE.
+  uint16_t sm_lid = 0;
+  uint8_t sm_sl = 0;
+  uint8_t subnet_timeout = 0;
+  uint8_t init_type_reply = 0;
+  uint8_t max_vl_num = 0;
+  uint8_t flags = 0;
+};
+
+// What GetDevices tells about one device: ibv_device_attr and ibv_port_attr. Limits are kept: asking for more is InvalidArgument.
+// What those have besides (raw QPs, RDD, FMR, and all that ibv_query_device_ex adds) is 0 on every device, phys_port_cnt is 1.
 struct DeviceInfo {
   uint32_t index = 0;  // names the device in other calls; never reused while the daemon runs
   std::string name;    // "soft0", "mlx5_0"
@@ -300,6 +340,20 @@ struct DeviceInfo {
   uint32_t link_layer = 2;         // IBV_LINK_LAYER_*: 1 InfiniBand, 2 Ethernet
   uint16_t lid = 0;                // of an InfiniBand port, as the next
   uint8_t lmc = 0;
+  std::string fw_ver;              // empty: there is no firmware
+  uint64_t sys_image_guid = 0;
+  uint64_t page_size_cap = 0;
+  uint32_t vendor_id = 0;  // an OUI; 0xffffff where there is no vendor
+  uint32_t vendor_part_id = 0;
+  uint32_t hw_ver = 0;
+  uint32_t device_cap_flags = 0;     // DeviceCap
+  uint32_t max_sge_rd = 0;           // of a READ
+  uint32_t max_res_rd_atom = 0;      // as max_qp_rd_atom, of all QPs
+  uint32_t max_qp_init_rd_atom = 0;  // as requester
+  uint32_t max_total_mcast_qps = 0;
+  uint32_t max_pkeys = 0;
+  uint8_t local_ca_ack_delay = 0;  // 4.096 us * 2^this
+  PortInfo port;
 };
 
 }  // namespace rdmad

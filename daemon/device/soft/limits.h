@@ -16,6 +16,8 @@ inline constexpr uint32_t kMaxInlineBytes = shm::kMaxInlineBytes;
 inline constexpr uint32_t kMaxRdAtomic =
     16;  // READs and atomics in flight per QP, as requester and as responder
 inline constexpr device::Mtu kMaxMtu = device::Mtu::k4096;
+// How late this host may send an ACK, 4.096 us * 2^this: 17 ms. A REP announces it.
+inline constexpr uint8_t kLocalAckDelay = 12;
 
 // How hard one transport drives its QPs. The defaults suit tens of Gbit/s and tens of microseconds.
 struct TransportConfig {

@@ -52,6 +52,8 @@ namespace {
 constexpr uint32_t kMaxObjects =
     65536;  // of each kind: well within 32-bit handles and 24-bit QP numbers
 constexpr uint64_t kMaxMrBytes = 1ull << 46;  // half of what a process can map
+constexpr uint32_t kNoVendor = 0xffffff;      // an OUI that is nobody's
+constexpr uint32_t kPortCaps = 1u << 16 | 1u << 26;  // IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS
 
 // One object of a kind, from its creation to its destruction.
 class Lease {
@@ -139,9 +141,17 @@ absl::Status CheckCount(const char* what, const SoftDeviceInfo& info, uint32_t c
 device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceInfo& info) {
   device::DeviceAttr attr;
   attr.node_guid = info.node_guid;
+  attr.sys_image_guid = info.node_guid;
+  attr.vendor_id = kNoVendor;
+  // Keys of partitions and datagrams that do not fit are counted, but for all ports together.
+  attr.cap_flags = device::kCapCurrentStateMod | device::kCapPortActiveEvent |
+                   device::kCapSysImageGuid | device::kCapRnrNak | device::kCapMemMgtExtensions |
+                   device::kCapMemWindowType2B;
+  attr.page_size_cap = ~uint64_t{4095};
   attr.max_qp = kMaxObjects;
   attr.max_qp_wr = kMaxQueueDepth;
   attr.max_sge = kMaxSge;
+  attr.max_sge_rd = kMaxSge;
   attr.max_inline_bytes = kMaxInlineBytes;
   attr.max_cq = kMaxObjects;
   attr.max_cqe = shm::kMaxCqDepth;
@@ -157,8 +167,12 @@ device::DeviceAttr MakeAttr(const SoftDeviceContext& context, const SoftDeviceIn
   attr.atomic_capability = 2;  // IBV_ATOMIC_GLOB: see remote_atomic.h
   attr.max_mcast_groups = MulticastGroups::kMaxGroups;
   attr.max_mcast_qps = MulticastGroups::kMaxQpsPerGroup;
+  attr.max_total_mcast_qps = attr.max_mcast_groups * attr.max_mcast_qps;
   attr.max_msg_bytes = kMaxMessageBytes;
   attr.max_qp_rd_atom = kMaxRdAtomic;
+  attr.max_res_rd_atom = kMaxRdAtomic * kMaxObjects;
+  attr.max_qp_init_rd_atom = kMaxRdAtomic;
+  attr.local_ca_ack_delay = kLocalAckDelay;
   attr.num_comp_vectors = static_cast<uint32_t>(context.paths.size());
   attr.max_mtu = kMaxMtu;
   return attr;
@@ -255,11 +269,22 @@ const std::string& SoftDevice::kind() const noexcept {
 
 device::PortAttr SoftDevice::QueryPort() const {
   const SoftLink& link = info_.link;
-  return {!removed_ && link.running && PathMtuOf(link.mtu_bytes).has_value(), ActiveMtu(link)};
+  const bool up = !removed_ && link.running;
+  device::PortAttr port;
+  if (up) port.phys_state = device::PhysState::kLinkUp;
+  if (up && PathMtuOf(link.mtu_bytes).has_value()) port.state = device::PortState::kActive;
+  port.active_mtu = ActiveMtu(link);
+  port.rate = link.rate;
+  port.gid_table_length = GidTable::kCapacity;
+  port.cap_flags = kPortCaps;
+  port.max_vl_num = 1;
+  return port;
 }
 
 std::vector<device::GidEntry> SoftDevice::Gids() const {
-  return shared_->gids.List();
+  std::vector<device::GidEntry> gids = shared_->gids.List();
+  for (device::GidEntry& gid : gids) gid.interface_index = info_.link.index;
+  return gids;
 }
 
 std::vector<device::CounterValue> SoftDevice::Counters() const {

@@ -36,6 +36,7 @@ struct SoftLink {
   uint32_t mtu_bytes = 0;  // below what RoCE needs (link_mtu.h) the port is not active
   bool running = true;     // it is up and has a carrier
   uint32_t index = 0;      // the interface's, which stays when its name changes
+  device::LinkRate rate{};
 };
 
 struct SoftDeviceInfo {

@@ -8,6 +8,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/device/soft/link_mtu.h"
+#include "daemon/device/soft/link_rate.h"
 #include "daemon/device/soft/qp_table.h"
 #include "daemon/device/soft/qpn_allocator.h"
 #include "daemon/device/soft/soft_qp.h"
@@ -31,7 +32,8 @@ const NetInterface* FindByIndex(const std::vector<NetInterface>& interfaces, uin
 }
 
 SoftLink LinkOf(const NetInterface& interface) {
-  return {interface.name, interface.mtu_bytes, interface.running, interface.index};
+  return {interface.name, interface.mtu_bytes, interface.running, interface.index,
+          LinkRateOf(InterfaceMbps(interface.name))};
 }
 
 std::vector<IpAddress> AddressesOf(const SoftDevice& device) {
@@ -202,9 +204,9 @@ void SoftDevices::RetirePort(SoftDevice& device, const IpAddress& address) {
 // The interface's state and MTU, and word of all that has changed.
 void SoftDevices::Update(Entry& entry) {
   SoftDevice& device = *entry.device;
-  const bool was_active = device.QueryPort().active;
+  const bool was_active = device.QueryPort().active();
   device.SetLink(LinkOf(*FindByIndex(interfaces_, entry.key.interface_index)));
-  const bool active = device.QueryPort().active;
+  const bool active = device.QueryPort().active();
   if (was_active && !active) Tell(device, device::AsyncEventType::kPortErr);
   if (std::exchange(entry.gids_changed, false)) Tell(device, device::AsyncEventType::kGidChange);
   if (!was_active && active) Tell(device, device::AsyncEventType::kPortActive);

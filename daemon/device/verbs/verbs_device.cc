@@ -32,10 +32,18 @@ device::Mtu MtuOf(ibv_mtu mtu) {
 device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port, size_t engines) {
   device::DeviceAttr attr;
   attr.node_guid = be64toh(hw.node_guid);
+  attr.sys_image_guid = be64toh(hw.sys_image_guid);
+  attr.fw_ver.assign(hw.fw_ver, ::strnlen(hw.fw_ver, sizeof(hw.fw_ver)));
+  attr.vendor_id = hw.vendor_id;
+  attr.vendor_part_id = hw.vendor_part_id;
+  attr.hw_ver = hw.hw_ver;
+  attr.cap_flags = hw.device_cap_flags & device::kCapAll;
+  attr.page_size_cap = hw.page_size_cap;
   attr.max_qp = Positive(hw.max_qp);
   // What a ring in front of the device can hold.
   attr.max_qp_wr = std::min(Positive(hw.max_qp_wr), shm::kMaxQueueDepth);
   attr.max_sge = std::min(Positive(hw.max_sge), shm::kMaxSge);
+  attr.max_sge_rd = std::min(Positive(hw.max_sge_rd), shm::kMaxSge);
   // No driver says; a QP says at its creation what it granted.
   attr.max_inline_bytes = shm::kMaxInlineBytes;
   attr.max_cq = Positive(hw.max_cq);
@@ -51,12 +59,42 @@ device::DeviceAttr AttrOf(const ibv_device_attr& hw, const ibv_port_attr& port, 
   attr.max_mw = (hw.device_cap_flags & kType2) != 0 ? Positive(hw.max_mw) : 0;
   attr.max_mcast_groups = Positive(hw.max_mcast_grp);
   attr.max_mcast_qps = Positive(hw.max_mcast_qp_attach);
+  attr.max_total_mcast_qps = Positive(hw.max_total_mcast_qp_attach);
   attr.atomic_capability = static_cast<uint32_t>(hw.atomic_cap);
   attr.max_msg_bytes = port.max_msg_sz;
   attr.max_qp_rd_atom = Positive(hw.max_qp_rd_atom);
+  attr.max_res_rd_atom = Positive(hw.max_res_rd_atom);
+  attr.max_qp_init_rd_atom = Positive(hw.max_qp_init_rd_atom);
+  attr.max_pkeys = hw.max_pkeys;
+  attr.local_ca_ack_delay = hw.local_ca_ack_delay;
   attr.num_comp_vectors = static_cast<uint32_t>(engines);
   attr.max_mtu = MtuOf(port.max_mtu);
   return attr;
+}
+
+device::PortAttr PortOf(const ibv_port_attr& hw) {
+  device::PortAttr port;
+  port.state = static_cast<device::PortState>(hw.state);
+  port.active_mtu = MtuOf(hw.active_mtu);
+  port.phys_state = static_cast<device::PhysState>(hw.phys_state);
+  port.link_layer = static_cast<device::LinkLayer>(hw.link_layer);
+  port.rate = {hw.active_width, hw.active_speed};
+  port.gid_table_length = Positive(hw.gid_tbl_len);
+  port.pkey_table_length = hw.pkey_tbl_len;
+  port.cap_flags = hw.port_cap_flags;
+  port.cap_flags2 = hw.port_cap_flags2;
+  port.bad_pkey_count = hw.bad_pkey_cntr;
+  port.qkey_violation_count = hw.qkey_viol_cntr;
+  port.max_vl_num = hw.max_vl_num;
+  port.flags = hw.flags;
+  if (port.link_layer != device::LinkLayer::kInfiniband) return port;
+  port.lid = hw.lid;
+  port.sm_lid = hw.sm_lid;
+  port.lmc = hw.lmc;
+  port.sm_sl = hw.sm_sl;
+  port.subnet_timeout = hw.subnet_timeout;
+  port.init_type_reply = hw.init_type_reply;
+  return port;
 }
 
 }  // namespace
@@ -102,18 +140,13 @@ const std::string& VerbsDevice::kind() const noexcept {
 
 void VerbsDevice::RefreshPort() {
   ibv_port_attr port{};
-  if (ibv_query_port(hw_, number_, &port) != 0) return;
-  port_ = {.active = port.state == IBV_PORT_ACTIVE, .active_mtu = MtuOf(port.active_mtu)};
-  if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
-    port_.link_layer = device::LinkLayer::kInfiniband;
-    port_.lid = port.lid;
-    port_.lmc = port.lmc;
-  }
+  if (ibv_query_port(hw_, number_, &port) == 0) port_ = PortOf(port);
 }
 
 void VerbsDevice::Refresh() {
   if (hw_ == nullptr) return;
   RefreshPort();
+  RefreshPkeys();
   ibv_gid_entry entries[kMaxGids];
   const ssize_t count = ibv_query_gid_table(hw_, entries, kMaxGids, 0);
   if (count < 0) return;
@@ -122,11 +155,21 @@ void VerbsDevice::Refresh() {
     if (entry.port_num != number_ || entry.gid_type == IBV_GID_TYPE_ROCE_V1) continue;
     Gid gid;
     std::memcpy(gid.data(), entry.gid.raw, gid.size());
-    gids_.push_back({entry.gid_index, IpAddress::FromGid(gid, entry.ndev_ifindex)});
+    gids_.push_back({entry.gid_index, IpAddress::FromGid(gid, entry.ndev_ifindex),
+                     static_cast<device::GidType>(entry.gid_type), entry.ndev_ifindex});
     char name[IF_NAMESIZE];
     if (entry.ndev_ifindex != 0 && ::if_indextoname(entry.ndev_ifindex, name) != nullptr) {
       netdev_ = name;
     }
+  }
+}
+
+void VerbsDevice::RefreshPkeys() {
+  pkeys_.clear();
+  __be16 pkey = 0;
+  for (int index = 0; index < port_.pkey_table_length; ++index) {
+    if (ibv_query_pkey(hw_, number_, index, &pkey) != 0) return;
+    pkeys_.push_back(be16toh(pkey));
   }
 }
 
@@ -180,7 +223,7 @@ std::vector<std::shared_ptr<OpenHardware>> VerbsDevice::opened() const {
 void VerbsDevice::SetRemoved() {
   if (hw_ == nullptr) return;
   ibv_close_device(std::exchange(hw_, nullptr));
-  port_.active = false;
+  port_.state = device::PortState::kDown;
   gids_.clear();
 }
 

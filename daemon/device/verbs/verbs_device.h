@@ -38,6 +38,7 @@ class VerbsDevice final : public device::Device {
   // As of the last Refresh().
   device::PortAttr QueryPort() const override { return port_; }
   std::vector<device::GidEntry> Gids() const override { return gids_; }
+  std::vector<uint16_t> Pkeys() const override { return pkeys_; }
   // The hardware's, from sysfs.
   std::vector<device::CounterValue> Counters() const override;
   absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t engine) override;
@@ -60,6 +61,7 @@ class VerbsDevice final : public device::Device {
   void RefreshPort();
   VerbsDevice(ibv_device* device, ibv_context* hw, uint8_t port, const device::DeviceAttr& attr,
               std::vector<VerbsDataPath*> paths);
+  void RefreshPkeys();
 
   ibv_device* const device_;  // valid while hw_ is
   ibv_context* hw_;
@@ -71,6 +73,7 @@ class VerbsDevice final : public device::Device {
   std::string netdev_;
   device::PortAttr port_;
   std::vector<device::GidEntry> gids_;
+  std::vector<uint16_t> pkeys_;
   std::vector<std::weak_ptr<OpenHardware>> opened_;
 };
 

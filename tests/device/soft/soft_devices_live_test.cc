@@ -216,13 +216,13 @@ TEST_F(SoftDevicesLiveTest, TheLinkIsThePort) {
   Start({Interface(2, "eth0", {1})});
   network_[0].running = false;
   EXPECT_EQ(Look(), "soft0 error");
-  EXPECT_FALSE(device().QueryPort().active);
+  EXPECT_FALSE(device().QueryPort().active());
   EXPECT_EQ(Gids(device()), "0:1");
   network_[0].up = false;
   EXPECT_EQ(Look(), "");
   network_[0].up = network_[0].running = true;
   EXPECT_EQ(Look(), "soft0 active");
-  EXPECT_TRUE(device().QueryPort().active);
+  EXPECT_TRUE(device().QueryPort().active());
 }
 
 TEST_F(SoftDevicesLiveTest, TheMtuIsThatOfTheInterface) {
@@ -250,7 +250,7 @@ TEST_F(SoftDevicesLiveTest, AnInterfaceThatGoesTakesItsDevice) {
   network_ = {Interface(3, "eth1", {3})};
   EXPECT_EQ(Look(), "cm -soft0, -soft0");
   EXPECT_TRUE(gone.removed());
-  EXPECT_FALSE(gone.QueryPort().active);
+  EXPECT_FALSE(gone.QueryPort().active());
   EXPECT_TRUE(gone.Gids().empty());
   EXPECT_EQ(gone.Open(0).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(gone.AllocPd().status().code(), absl::StatusCode::kUnavailable);

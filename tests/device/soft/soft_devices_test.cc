@@ -1,6 +1,7 @@
 // What devices a host gets, what they say of themselves, and which limits they keep.
 #include "daemon/device/soft/soft_devices.h"
 
+#include <net/if.h>
 #include <unistd.h>
 
 #include <set>
@@ -88,7 +89,7 @@ TEST_F(SoftDevicesTest, AnInterfaceIsOneDeviceWithAllItsAddresses) {
     EXPECT_EQ(host.device().Gids().size(), 3u);
     EXPECT_EQ(host.device().netdev(), "v0");
     EXPECT_EQ(host.device().QueryPort().active_mtu, device::Mtu::k1024);
-    EXPECT_TRUE(host.device().QueryPort().active);
+    EXPECT_TRUE(host.device().QueryPort().active());
     EXPECT_EQ(host.device().attr().node_guid, 0x001122fffe334455u);
     const IpAddress link_local = *IpAddress::Parse("fe80::7%v0");
     EXPECT_EQ(host.devices->FindByAddress(link_local), &host.device());
@@ -125,7 +126,7 @@ TEST_F(SoftDevicesTest, NoCarrierIsAnInactivePort) {
   {
     SoftHost host({"192.0.2.7"}, TestPort());
     ASSERT_EQ(host.devices->devices().size(), 1u);
-    EXPECT_FALSE(host.device().QueryPort().active);
+    EXPECT_FALSE(host.device().QueryPort().active());
   }
   RemoveVeth();
 }
@@ -241,6 +242,48 @@ TEST_F(SoftDeviceTest, KeepsItsQpLimits) {
   }
 }
 
+TEST_F(SoftDeviceTest, TellsWhatItIsAndNothingThatItHasNot) {
+  SoftHost host({"127.0.0.2"}, TestPort());
+  const device::DeviceAttr& attr = host.device().attr();
+  EXPECT_EQ(attr.sys_image_guid, attr.node_guid);
+  EXPECT_EQ(attr.fw_ver, "");
+  EXPECT_EQ(attr.cap_flags & ~device::kCapAll, 0u);
+  EXPECT_EQ(attr.cap_flags & device::kCapMemWindowType2A, 0u);
+  EXPECT_EQ(attr.cap_flags & (device::kCapBadPkeyCounter | device::kCapBadQkeyCounter), 0u)
+      << "no port counts them by itself";
+  EXPECT_EQ(attr.max_qp_init_rd_atom, attr.max_qp_rd_atom);
+  EXPECT_EQ(host.device().Pkeys(), std::vector<uint16_t>{0xffff});
+  for (const device::GidEntry& gid : host.device().Gids()) {
+    EXPECT_EQ(gid.type, device::GidType::kRoceV2);
+    EXPECT_EQ(gid.interface_index, ::if_nametoindex("lo"));
+  }
+}
+
+TEST_F(SoftDeviceTest, ThePortFollowsItsLink) {
+  SoftHost host({"127.0.0.2"}, TestPort());
+  using device::PhysState;
+  using device::PortState;
+  const struct {
+    const char* what;
+    SoftLink link;
+    PortState state;
+    PhysState phys_state;
+  } kTable[] = {
+      {"up", {"lo", 65536, true, 1, {2, 4}}, PortState::kActive, PhysState::kLinkUp},
+      {"MTU too small", {"lo", 339, true, 1, {2, 4}}, PortState::kDown, PhysState::kLinkUp},
+      {"no carrier", {"lo", 1500, false, 1, {2, 4}}, PortState::kDown, PhysState::kDisabled},
+  };
+  for (const auto& row : kTable) {
+    SCOPED_TRACE(row.what);
+    host.device().SetLink(row.link);
+    const device::PortAttr port = host.device().QueryPort();
+    EXPECT_EQ(port.state, row.state);
+    EXPECT_EQ(port.phys_state, row.phys_state);
+    EXPECT_EQ(port.rate, row.link.rate);
+    EXPECT_EQ(port.link_layer, device::LinkLayer::kEthernet);
+  }
+}
+
 TEST_F(SoftDeviceTest, KeepsItsCqAndMrLimits) {
   SoftHost host({"127.0.0.2"}, TestPort());
   SoftDevice& device = host.device();
@@ -332,10 +375,9 @@ TEST_F(SoftDeviceTest, ObjectsMayOutliveTheDevice) {
   }
   SoftDevicesConfig nothing;
   nothing.only = {"192.0.2.9"};
-  host.devices =
-      SoftDevices::Create(nothing, {{host.path}, &host.qpns, testing::MonotonicNow},
-                          host.mads.get(), testing::EngineOfThisThread())
-          .value();
+  host.devices = SoftDevices::Create(nothing, {{host.path}, &host.qpns, testing::MonotonicNow},
+                                     host.mads.get(), testing::EngineOfThisThread())
+                     .value();
   qp->reset();
   objects.cq.reset();
   objects.pd.reset();

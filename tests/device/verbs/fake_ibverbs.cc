@@ -1,5 +1,6 @@
 #include "tests/device/verbs/fake_ibverbs.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -280,6 +281,11 @@ int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
   attr->max_qp = attr->max_cq = attr->max_pd = attr->max_mr = attr->max_ah = 16;
   attr->max_cqe = attr->max_qp_wr = 64;
   attr->max_sge = 4;
+  attr->device_cap_flags = UINT32_MAX;
+  return 0;
+}
+int ibv_query_pkey(ibv_context*, uint8_t, int index, __be16* pkey) {
+  *pkey = htobe16(static_cast<uint16_t>(0xffff - index));
   return 0;
 }
 // The name is a macro, too.
@@ -294,6 +300,7 @@ int(ibv_query_port)(ibv_context*, uint8_t port, _compat_ibv_port_attr* compat) {
   attr->max_mtu = IBV_MTU_4096;
   attr->active_mtu = fake.port.active_mtu;
   attr->max_msg_sz = 1 << 20;
+  attr->pkey_tbl_len = 2;
   return 0;
 }
 int ibv_destroy_qp(ibv_qp*) {

@@ -83,8 +83,8 @@ TEST_F(VerbsDevicesTest, EachPortIsADevice) {
   EXPECT_EQ(devices_->FindPort("fake0", 3), nullptr);
   EXPECT_EQ(devices_->FindByAddress(IpAddress::FromV4(10, 0, 1, 1)), first);
   EXPECT_EQ(devices_->FindByAddress(IpAddress::FromV4(10, 0, 2, 1)), second);
-  EXPECT_TRUE(first->QueryPort().active);
-  EXPECT_FALSE(second->QueryPort().active);
+  EXPECT_TRUE(first->QueryPort().active());
+  EXPECT_FALSE(second->QueryPort().active());
 }
 
 TEST_F(VerbsDevicesTest, APortTellsItsLinkLayer) {
@@ -134,6 +134,14 @@ TEST_F(VerbsDevicesTest, APortIsAskedWhenAnInterfaceHasChanged) {
     devices_->Poll();
   }
   EXPECT_EQ(device.QueryPort().active_mtu, device::Mtu::k4096);
+}
+
+TEST_F(VerbsDevicesTest, ADeviceTellsWhatAnApplicationHasOfIt) {
+  SetPorts(1);
+  Start();
+  const device::Device& device = *devices_->devices()[0];
+  EXPECT_EQ(device.attr().cap_flags, device::kCapAll) << "the rest is the hardware's alone";
+  EXPECT_EQ(device.Pkeys(), (std::vector<uint16_t>{0xffff, 0xfffe}));
 }
 
 // So that the soft device takes the address, or leaves it, at once.

@@ -7,6 +7,7 @@
 
 #include "daemon/device/connection_manager.h"
 #include "daemon/device/soft/cm/neighbors.h"
+#include "daemon/device/soft/limits.h"
 #include "daemon/device/types.h"
 
 namespace rdmad::soft {
@@ -56,8 +57,7 @@ struct CmOptions {
   // The QP's ACK timeout (code: 16 is 268 ms) unless the application sets one. rdma_cm uses 19, 2.1
   // s, which makes a lost last packet stall for seconds.
   uint8_t local_ack_timeout = 16;
-  // How late this host may send an ACK, as the REP announces it: 12 is 17 ms.
-  uint8_t target_ack_delay = 12;
+  uint8_t target_ack_delay = kLocalAckDelay;
   // As rdma_cm: 0 is 655 ms. Programs that rely on few RNR retries rely on this.
   uint8_t min_rnr_timer = 0;
 

@@ -111,7 +111,7 @@ class TestDevice : public device::Device {
   const std::string& kind() const noexcept override { return name_; }
   const std::string& netdev() const noexcept override { return name_; }
   const device::DeviceAttr& attr() const noexcept override { return attr_; }
-  device::PortAttr QueryPort() const override { return {true, mtu}; }
+  device::PortAttr QueryPort() const override { return {device::PortState::kActive, mtu}; }
   std::vector<device::GidEntry> Gids() const override;
   std::vector<device::CounterValue> Counters() const override { return {}; }
   absl::StatusOr<std::unique_ptr<device::Context>> Open(uint32_t) override {
