@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,33 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "tests/control/daemon_bed.h"
-#include "tests/control/http2.h"
+#include "tests/control/door_bed.h"
 #include "tests/support/slow.h"
 
 namespace rdmad::testing {
 namespace {
 
 using absl::StatusCode;
-
-absl::Status GetSession(const RawClient& client, const std::string& token) {
-  v1::GetSessionReply reply;
-  return RawClient::CallAs(token, client.session(), &v1::SessionService::Stub::GetSession,
-                           v1::GetSessionRequest(), &reply);
-}
-
-class Door : public ::testing::Test {
- protected:
-  void Start(const std::string& more_config = "") {
-    daemon_ = std::make_unique<DaemonProcess>(OwnDaemon(more_config));
-    ASSERT_OK(daemon_->Start());
-  }
-  absl::StatusOr<RawClient> Attach(const std::string& name = "raw") {
-    return RawClient::Attach(daemon_->run_dir(), name);
-  }
-
-  std::unique_ptr<DaemonProcess> daemon_;
-};
 
 // ---- sessions
 
@@ -316,132 +295,6 @@ TEST_F(Door, ClientThatDoesNotTakeItsDescriptorsIsRefusedInTheEnd) {
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << made;
   ASSERT_OK_AND_ASSIGN(const RawClient other, Attach());
   EXPECT_OK(GetSession(other, other.token()));
-}
-
-// ---- garbage on the gRPC socket
-
-UniqueFd ConnectRpcSocket(const DaemonProcess& daemon) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, (daemon.run_dir() + "/rdmad.sock").c_str(),
-               sizeof(address.sun_path) - 1);
-  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  return socket;
-}
-
-// Sends until everything is sent or the daemon hangs up or takes no more for a moment.
-void SendAll(const UniqueFd& socket, const std::string& bytes, size_t times = 1) {
-  const timeval limit{0, 20'000};
-  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-  for (size_t i = 0; i < times; ++i) {
-    if (send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
-        static_cast<ssize_t>(bytes.size()))
-      return;
-  }
-}
-
-TEST_F(Door, CallsThatNeverEndTakeLittleMemory) {
-  Start();
-  const std::string fields = http2::CallFields("/rdmad.v1.SessionService/GetSession") +
-                             http2::Field("x-pad", std::string(6000, 'p'));
-  std::string calls = http2::Hello();
-  for (uint32_t i = 0; i < 100; ++i)
-    calls += http2::Frame(http2::kHeaders, http2::kEndHeaders, 2 * i + 1, fields);
-
-  ASSERT_OK_AND_ASSIGN(const ProcessUse before, daemon_->Use());
-  std::vector<UniqueFd> connections;
-  for (int i = 0; i < 300; ++i) {
-    connections.push_back(ConnectRpcSocket(*daemon_));
-    SendAll(connections.back(), calls);
-  }
-  EXPECT_TRUE(Soon([&] { return daemon_->Use()->descriptors < before.descriptors + 64; }));
-  if (kMemoryGoesBack) {
-    EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{16} << 20));
-  }
-  // Others of the same user have their turn at the latest when those have had theirs.
-  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
-  EXPECT_TRUE(Soon([&] { return GetSession(client, client.token()).ok(); }));
-}
-
-// What makes HTTP/2 servers fill their memory: it costs its sender the connection, and others
-// nothing.
-TEST_F(Door, FloodsCostOnlyTheirSender) {
-  Start();
-  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
-  ASSERT_OK(GetSession(client, client.token()));
-  ASSERT_OK_AND_ASSIGN(const ProcessUse before, daemon_->Use());
-
-  const std::string begun = http2::Frame(http2::kHeaders, 0, 1, http2::CallFields("/x"));
-  const std::string more =
-      http2::Frame(http2::kContinuation, 0, 1, http2::Field("x", std::string(10'000, 'y')));
-  const std::string ping = http2::Frame(http2::kPing, 0, 0, std::string(8, 'p'));
-  std::string pings;
-  for (int i = 0; i < 1000; ++i) pings += ping;
-  const std::string settings = http2::Frame(http2::kSettings, 0, 0, "");
-  std::vector<UniqueFd> connections;
-  for (int i = 0; i < 20; ++i) {
-    for (const std::string& flood : {more, pings, settings}) {
-      connections.push_back(ConnectRpcSocket(*daemon_));
-      SendAll(connections.back(), http2::Hello() + (flood == more ? begun : ""));
-      SendAll(connections.back(), flood, 1000);
-    }
-    EXPECT_OK(GetSession(client, client.token()));
-  }
-  if (kMemoryGoesBack) {
-    EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{16} << 20));
-  }
-}
-
-TEST_F(Door, ASessionHasFewConnections) {
-  Start();
-  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
-  ASSERT_OK(GetSession(client, client.token()));  // connects
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  absl::Status status;
-  while (channels.size() < 20 && status.ok()) {
-    channels.push_back(ConnectRpc(daemon_->run_dir()));
-    v1::GetSessionReply reply;
-    status =
-        RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channels.back()),
-                          &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(), &reply);
-  }
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
-  EXPECT_GT(channels.size(), 2u);
-  // Those that were there go on, and a place that came free is one.
-  EXPECT_OK(GetSession(client, client.token()));
-  channels.clear();
-  channels.push_back(ConnectRpc(daemon_->run_dir()));
-  EXPECT_TRUE(Soon([&] {
-    v1::GetSessionReply reply;
-    return RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channels.back()),
-                             &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(), &reply)
-        .ok();
-  }));
-}
-
-TEST_F(Door, GarbageOnTheRpcSocketIsHarmless) {
-  Start();
-  for (const std::string& garbage :
-       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\xff'),
-        std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string(5000, '\0')}) {
-    const UniqueFd socket = ConnectRpcSocket(*daemon_);
-    send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-  }
-  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
-  EXPECT_OK(GetSession(client, client.token()));
-}
-
-TEST_F(Door, OverLongRequestIsRefused) {
-  Start();
-  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
-  v1::RejectRequest request;
-  request.set_private_data(std::string(100'000, 'x'));
-  v1::RejectReply reply;
-  const absl::Status status =
-      client.Call(client.cm(), &v1::CmService::Stub::Reject, request, &reply);
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
-  EXPECT_OK(GetSession(client, client.token()));
 }
 
 }  // namespace
