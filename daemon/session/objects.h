@@ -168,6 +168,7 @@ struct QpObject : Object {
   uint32_t send_slots = 0;
   uint32_t recv_slots = 0;
   Handle cm_id = kNoHandle;  // the id that drives it
+  bool gives_back = false;   // it is in the error state for that only, see GiveBackSrqReceives()
   std::map<IpAddress, Handle>
       groups;  // that it is attached to: the attachments, until they are gone
   std::unique_ptr<device::Qp> qp;

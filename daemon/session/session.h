@@ -230,7 +230,7 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void RetireChannel(Handle handle, std::function<void()> on_gone);
   void RetireCq(Handle handle, std::function<void()> on_gone);
   void RetireQp(Handle handle, std::function<void()> on_gone);
-  void GiveBackSrqReceives(const QpObject& qp, std::function<void()> then);
+  void GiveBackSrqReceives(QpObject& qp, std::function<void()> then);
   void RetireSrq(Handle handle, std::function<void()> on_gone);
   void RetireAh(Handle handle, std::function<void()> on_gone);
   void RetireMw(Handle handle, std::function<void()> on_gone);

@@ -208,9 +208,12 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
     const absl::StatusOr<QpObject*> live = Live(qps_, handle);
     if (!live.ok()) return done(live.status());
     ++commands_in_flight_;
-    (*live)->lane->engine->ModifyQp(*(*live)->qp, attr, [this, handle, done](device::QpResult result) {
+    const auto answer = [this, handle, done](device::QpResult result) {
+      QpObject* const reset = qps_.Find(handle);
+      if (reset != nullptr && reset->phase == Phase::kLive) reset->gives_back = false;
       OnAnswer([&] { done(ModifyError(handle, result)); });
-    });
+    };
+    (*live)->lane->engine->ModifyQp(*(*live)->qp, attr, answer);
   };
   const bool resets = attr->mask == device::kQpAttrState && attr->state == device::QpState::kReset;
   if (!resets) return move();
@@ -220,8 +223,9 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
 // A receive of an SRQ whose message has begun and not ended comes back by a completion, if the QP
 // enters the error state: otherwise it would be lost, to the SRQ and to the client. Hardware makes
 // that completion in its own time, for which the way to control and back to the engine is enough.
-void Session::GiveBackSrqReceives(const QpObject& qp, std::function<void()> then) {
+void Session::GiveBackSrqReceives(QpObject& qp, std::function<void()> then) {
   if (!qp.srq_use.held() || closing()) return then();
+  qp.gives_back = true;
   device::QpAttr error;
   error.mask = device::kQpAttrState;
   error.state = device::QpState::kErr;

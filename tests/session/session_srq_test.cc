@@ -216,6 +216,31 @@ TEST_F(SessionSrq, AQpThatGoesOrIsResetFailsFirst) {
   bed_.path.retired = nullptr;
 }
 
+TEST_F(SessionSrq, OfThatFailureTheClientHearsNothing) {
+  const Handle pd = bed_.MakePd();
+  const Handle srq = bed_.MakeSrq(pd);
+  const Handle qp = bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).reply.qp();
+  const uint64_t token = bed_.device.last_qp->init().owner_token;
+  const device::AsyncEvent event{device::AsyncEventType::kQpLastWqeReached, token, 0};
+  v1::ModifyQpRequest reset;
+  reset.set_qp(qp);
+  reset.set_attr_mask(device::kQpAttrState);
+  const auto resetting = bed_.Start(&Session::ModifyQp, reset);
+  bed_.router.OnQpAsyncEvent(event);
+  bed_.Settle();
+  EXPECT_TRUE(resetting->ok());
+  EXPECT_TRUE(bed_.ReadAsync().empty());
+  bed_.router.OnQpAsyncEvent(event);
+  EXPECT_EQ(bed_.ReadAsync().size(), 1u) << "another time it is the client's again";
+  v1::DestroyQpRequest destroy;
+  destroy.set_qp(qp);
+  const auto destroying = bed_.Start(&Session::DestroyQp, destroy);
+  bed_.router.OnQpAsyncEvent(event);
+  bed_.Settle();
+  EXPECT_TRUE(destroying->ok());
+  EXPECT_TRUE(bed_.ReadAsync().empty());
+}
+
 TEST_F(SessionSrq, AQpThatGoesWhileItIsResetAnswersBoth) {
   const Handle pd = bed_.MakePd();
   const Handle srq = bed_.MakeSrq(pd);
