@@ -84,8 +84,6 @@ TEST_P(AsyncEventsTest, DataThatComesBeforeRtsEstablishesTheCommunication) {
 }
 
 TEST_P(AsyncEventsTest, TheSendQueueIsDrainedWhenWhatHadBegunIsDone) {
-  // Seen, without a look at whose fault the second is.
-  if (OnVerbs()) GTEST_SKIP() << "on rxe the event comes too early, and a completion does not come";
   QpAttr drain;
   drain.mask = kQpAttrState | kQpAttrEnSqdAsyncNotify;
   drain.state = QpState::kSqd;
@@ -93,7 +91,8 @@ TEST_P(AsyncEventsTest, TheSendQueueIsDrainedWhenWhatHadBegunIsDone) {
   for (const QpType type : {QpType::kRc, QpType::kUc}) {
     SCOPED_TRACE(static_cast<int>(type));
     ASSERT_NO_FATAL_FAILURE(MakePair({.type = type}));
-    if (type == QpType::kRc) {
+    // rxe says so although a message waits for a receive; that goes on when the QP does.
+    if (type == QpType::kRc && !OnVerbs()) {
       ASSERT_OK(b_->qp.PostSend(1, b_->memory.data(), 100, &b_->region, kSendSignaled));
       // It has begun, and waits for a receive.
       EXPECT_FALSE(WaitForWc(b_->cq, absl::Milliseconds(20)).ok());
@@ -122,6 +121,19 @@ TEST_P(AsyncEventsTest, TheSendQueueIsDrainedWhenWhatHadBegunIsDone) {
     ExpectWc(a_->cq, 3);
     ExpectNothing(passive());
   }
+}
+
+// Whatever a device takes for begun: nothing gets lost, and nothing waits for a further post.
+TEST_P(AsyncEventsTest, WhatWaitedWhileTheSendQueueWasStoppedGoesWhenItGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(MakePair());
+  ASSERT_OK(b_->qp.PostSend(1, b_->memory.data(), 100, &b_->region, kSendSignaled));
+  EXPECT_FALSE(WaitForWc(b_->cq, absl::Milliseconds(20)).ok());
+  ASSERT_OK(MoveTo(*b_, QpState::kSqd));
+  ASSERT_OK(b_->qp.PostSend(2, b_->memory.data(), 100, &b_->region, kSendSignaled));
+  for (const uint64_t id : {3, 4}) ASSERT_OK(a_->PostRecv(id, 0, kHalf));
+  ASSERT_OK(MoveTo(*b_, QpState::kRts));
+  for (const uint64_t id : {1, 2}) ExpectWc(b_->cq, id);
+  for (const uint64_t id : {3, 4}) ExpectWc(a_->cq, id);
 }
 
 TEST_P(AsyncEventsTest, ACqThatRunsOverSaysSoAndItsQpsAreInError) {

@@ -38,6 +38,8 @@ namespace rdmad::verbs {
 
 class VerbsDataPath;
 
+inline constexpr uint32_t kRxeVendor = 0xffffff;
+
 // In the order of destruction.
 enum class HardwareKind : uint8_t { kMulticast, kMw, kQp, kSrq, kCq, kAh, kMr, kPd };
 inline constexpr size_t kHardwareKinds = 8;
@@ -106,6 +108,8 @@ class OpenContext {
   [[nodiscard]] const std::string& device_name() const noexcept { return hardware_->name_; }
   [[nodiscard]] uint8_t port() const noexcept { return hardware_->port_; }  // any thread
   [[nodiscard]] const device::DeviceAttr& attr() const noexcept { return hardware_->attr_; }
+  // The kernel's soft device, which has ways of its own.
+  [[nodiscard]] bool is_rxe() const noexcept { return attr().vendor_id == kRxeVendor; }
   [[nodiscard]] VerbsDataPath& path() const noexcept { return path_; }
 
   void Add(HardwareKind kind, HardwareObject* object) { hardware_->Set(kind).insert(object); }

@@ -8,7 +8,8 @@
 //
 // Sends are collected and posted as one chain: per QP, at most kMaxBatch, at the latest in the
 // DoWork() of the same turn. One post is one doorbell (and one system call with rxe). Receives
-// likewise, per QP or SRQ, and never after sends that were taken later.
+// likewise, per QP or SRQ (no system call with rxe, but a lock), and never after sends that were
+// taken later.
 //
 // Thread: engine. Owner: main.
 #pragma once

@@ -335,7 +335,9 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs now) noexcep
   if (error != 0) return QpResult::kBadValue;
   if ((attr.mask & device::kQpAttrPathMtu) != 0) path_mtu_ = attr.path_mtu;
   if (!moves) return QpResult::kOk;
+  const bool goes_on = state_ == QpState::kSqd && attr.state == QpState::kRts;
   state_ = attr.state;
+  if (goes_on && send_head_ != send_tail_) StartStoppedSends();
   failed_.store(false, std::memory_order_relaxed);
   if (attr.state == QpState::kErr) {
     TakeOverRecvs(recv_tail_);
@@ -343,6 +345,17 @@ QpResult VerbsQp::Modify(const device::QpAttr& attr, device::TimeNs now) noexcep
   }
   if (attr.state == QpState::kReset) Forget();
   return QpResult::kOk;
+}
+
+// What waited in kSqd, rxe (Linux 6.1) starts with the next post only. One that librxe refuses, after
+// it has told the kernel to look, is a post too: no provider takes an atomic of nothing.
+void VerbsQp::StartStoppedSends() noexcept {
+  if (!context_->is_rxe()) return;
+  ibv_send_wr refused{};
+  refused.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  refused.wr.atomic.remote_addr = 1;
+  ibv_send_wr* bad = nullptr;
+  [[maybe_unused]] const int error = ibv_post_send(hw_, &refused, &bad);
 }
 
 // What the hardware has forgotten; completions that are still in its queue find no QP.

@@ -123,6 +123,7 @@ class VerbsQp final : public device::Qp, public HardwareObject {
   // Receives that the hardware does not have, if those that it has are done.
   void FlushOwnRecvs() noexcept;
   void FlushAll() noexcept;
+  void StartStoppedSends() noexcept;
   void Forget() noexcept;
 
   const std::shared_ptr<OpenContext> context_;

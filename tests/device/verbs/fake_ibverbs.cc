@@ -22,6 +22,10 @@ int PostSend(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** bad) {
   if (fake->sends.empty()) fake->recv_posts_before_sends = fake->recv_posts;
   uint32_t left = std::exchange(fake->sends_taken, std::exchange(fake->then_taken, UINT32_MAX));
   for (; wr != nullptr; wr = wr->next, --left) {
+    if (wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD && wr->num_sge == 0) {
+      *bad = wr;
+      return EINVAL;
+    }
     if (left == 0 || wr->num_sge > static_cast<int>(fake->max_send_sge)) {
       *bad = wr;
       return ENOMEM;

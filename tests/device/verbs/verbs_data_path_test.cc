@@ -182,6 +182,43 @@ TEST_F(VerbsDataPathTest, TheHardwareIsAskedToTellThatTheQueueIsDrained) {
   EXPECT_EQ(lib_.last_modify.en_sqd_async_notify, 1);
 }
 
+class VerbsRxeDataPathTest : public VerbsDataPathTest {
+ protected:
+  void SetUp() override {
+    vendor_id_ = kRxeVendor;
+    VerbsDataPathTest::SetUp();
+  }
+};
+
+// It would look at them with the next post only.
+TEST_F(VerbsRxeDataPathTest, SendsThatWaitedInSqdAreStartedByADoorbell) {
+  MoveToRts();
+  Move(QpState::kSqd);
+  ASSERT_EQ(Send(1), PostResult::kOk);
+  Turn();
+  ASSERT_EQ(lib_.sends.size(), 1u);
+  const int posts = lib_.posts;
+  Move(QpState::kRts);
+  EXPECT_EQ(lib_.posts, posts + 1);
+  EXPECT_EQ(lib_.sends.size(), 1u) << "and nothing else";
+  lib_.Complete(lib_.sends[0].wr_id);
+  Turn();
+  EXPECT_EQ(sink_.Take(), Strings{"1:0:1"});
+  Move(QpState::kSqd);
+  Move(QpState::kRts);
+  EXPECT_EQ(lib_.posts, posts + 1) << "nothing waits";
+}
+
+TEST_F(VerbsDataPathTest, OtherHardwareStartsThemItself) {
+  MoveToRts();
+  Move(QpState::kSqd);
+  ASSERT_EQ(Send(1), PostResult::kOk);
+  Turn();
+  const int posts = lib_.posts;
+  Move(QpState::kRts);
+  EXPECT_EQ(lib_.posts, posts);
+}
+
 // rxe's receive queue is read by nobody once the QP is in error.
 TEST_F(VerbsDataPathTest, ReceivesPostedInErrorFlushBehindTheHardwares) {
   MoveToRts();

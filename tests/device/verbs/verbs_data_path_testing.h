@@ -55,6 +55,7 @@ class VerbsObjectsTest : public ::testing::Test {
     attr.max_srq = attr.max_mw = 16;
     attr.max_srq_wr = 1024;
     attr.max_srq_sge = 4;
+    attr.vendor_id = vendor_id_;
     ASSERT_OK_AND_ASSIGN(path_, VerbsDataPath::Create(&sink_));
     ASSERT_OK_AND_ASSIGN(open_, OpenContext::Open(lib_.device(), port, attr, path_.get()));
     context_ = std::make_unique<VerbsContext>(open_, std::vector{path_.get()});
@@ -115,6 +116,7 @@ class VerbsObjectsTest : public ::testing::Test {
   device::PostResult Recv(uint64_t id) { return qp_->PostRecv({id, {}}, now_); }
   int Turn() { return path_->DoWork(now_ += 10'000); }
 
+  uint32_t vendor_id_ = 0;
   testing::FakeIbverbs lib_;
   RecordingSink sink_;
   device::TimeNs now_ = 1'000'000;
