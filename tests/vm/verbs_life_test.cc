@@ -18,6 +18,7 @@
 #include "tests/integration/cm_pair.h"
 #include "tests/integration/testbed.h"
 #include "tests/integration/traffic.h"
+#include "tests/integration/wired.h"
 #include "tests/support/child_process.h"
 #include "tests/support/file.h"
 #include "tests/support/slow.h"
@@ -225,6 +226,68 @@ TEST_F(VerbsLifeTest, ADeviceGoesUnderLoadAndComesBack) {
   ASSERT_OK(asking.id->CreateQp(nullptr, {}));
   ASSERT_OK(asking.id->Connect());
   EXPECT_OK(ExpectEvent(*wildcard.channel, CmEventType::kConnectRequest));
+}
+
+// Each engine lets go of what it drives; the device goes when the last has.
+TEST_F(VerbsLifeTest, ADeviceGoesUnderTheLoadOfAnApplicationOnTwoEngines) {
+  constexpr uint32_t kEngines = 2;
+  ASSERT_OK(StartDaemon(0, {.log_level = "info", .more_config = "[engine]\ncount = 2\n"}));
+  ASSERT_OK_AND_ASSIGN(Client active, AttachTo(Daemon(0), "active"));
+  ASSERT_OK_AND_ASSIGN(Client passive, AttachTo(Daemon(0), "passive"));
+  const auto make = [&](std::vector<WiredEnd>* ends, const Client& client, int host) {
+    for (uint32_t vector = 0; vector < kEngines; ++vector) {
+      WiredOptions options{.comp_vector = vector};
+      if (vector != 0) options.pd = &ends->front().pd;
+      ASSERT_OK_AND_ASSIGN(WiredEnd end, MakeEnd(client, Ipv4(host), options));
+      ends->push_back(std::move(end));
+    }
+  };
+  std::vector<WiredEnd> near;
+  std::vector<WiredEnd> far;
+  ASSERT_NO_FATAL_FAILURE(make(&near, active, 0));
+  ASSERT_NO_FATAL_FAILURE(make(&far, passive, 1));
+  std::vector<std::unique_ptr<Sink>> sinks;
+  std::vector<std::unique_ptr<Load>> loads;
+  for (uint32_t i = 0; i < kEngines; ++i) {
+    ASSERT_OK(Wire(near[i], far[i]));
+    sinks.push_back(std::make_unique<Sink>(far[i].qp, far[i].cq));
+    loads.push_back(std::make_unique<Load>(near[i].qp, near[i].cq));
+  }
+  for (const auto& load : loads) {
+    ASSERT_TRUE(Eventually(absl::Seconds(10), [&] { return load->successes() > 100; }));
+  }
+
+  const ProgramResult deleted = Rdma({"link", "delete", kDevice});
+  EXPECT_TRUE(deleted.ok()) << deleted.output;
+
+  for (const auto& load : loads) {
+    const Outstanding& work = load->Join();
+    EXPECT_EQ(work.left(), 0u);
+    EXPECT_GE(work.failures(), static_cast<int>(Load::kReceives));
+  }
+  absl::StatusOr<AsyncEvent> event = active.GetAsyncEvent(Slow(absl::Seconds(1)));
+  while (event.ok() && event->type != kAsyncDeviceFatal) {
+    event = active.GetAsyncEvent(Slow(absl::Seconds(1)));
+  }
+  EXPECT_OK(event);
+  EXPECT_TRUE(Rdmactl("status").ok());
+  sinks.clear();
+  near.clear();
+  far.clear();
+
+  ASSERT_TRUE(Rdma({"link", "add", kDevice, "type", "rxe", "netdev", kNetdev}).ok());
+  EXPECT_TRUE(Eventually(absl::Seconds(5), [&] {
+    return MakeEnd(active, Ipv4(0)).ok();
+  }));
+  ASSERT_NO_FATAL_FAILURE(make(&near, active, 0));
+  ASSERT_NO_FATAL_FAILURE(make(&far, passive, 1));
+  for (uint32_t i = 0; i < kEngines; ++i) {
+    ASSERT_OK(Wire(near[i], far[i]));
+    ASSERT_OK(far[i].PostRecv(1, 0, 100));
+    ASSERT_OK(near[i].qp.PostSend(2, nullptr, 0, nullptr, kSendSignaled));
+    ASSERT_OK_AND_ASSIGN(const Wc received, WaitForWc(far[i].cq));
+    EXPECT_EQ(received.status, WcStatus::kSuccess);
+  }
 }
 
 // Asks for a handle to an address of the device's network at which nobody is: the kernel looks for
