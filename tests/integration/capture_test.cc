@@ -27,8 +27,8 @@
 namespace rdmad::testing {
 namespace {
 
-// Opcodes that this session must show; datagrams are datagram_test's. Source: IBTA vol. 1, OpCode
-// field.
+// Opcodes that the large session must show; datagrams are datagram_test's. Source: IBTA vol. 1,
+// OpCode field.
 const std::set<int> kExpectedOpcodes = {
     0x00, 0x01, 0x02, 0x03, 0x04, 0x05,  // SEND first, middle, last, last with immediate, only, ...
     0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b,  // RDMA WRITE, the same
@@ -71,10 +71,48 @@ class CaptureTest : public TwoHostsTest {
     return lines;
   }
 
+  void CheckIcrcs(uint64_t packets) const;
+  // By tshark.
+  void CheckThatAllIsUnderstood(uint64_t packets);
+  std::set<int> Opcodes(const std::string& filter) {
+    std::set<int> opcodes;
+    for (const std::string& value : Fields("infiniband.bth.opcode", filter)) {
+      opcodes.insert(std::stoi(value, nullptr, 0));
+    }
+    return opcodes;
+  }
+
   const TempDir folder_;
   const std::string pcap_ = folder_.path() + "/session.pcap";
   std::string tshark_;
 };
+
+void CaptureTest::CheckIcrcs(uint64_t packets) const {
+  ASSERT_OK_AND_ASSIGN(const ProgramResult icrc,
+                       RunProgram({"python3", Runfile("tests/support/icrc_check.py"), "--min",
+                                   absl::StrCat(packets), pcap_}));
+  EXPECT_TRUE(icrc.ok()) << LastLines(icrc.output, 20);
+}
+
+void CaptureTest::CheckThatAllIsUnderstood(uint64_t packets) {
+  EXPECT_EQ(Fields("frame.number").size(), packets);
+  // All are understood to the end.
+  EXPECT_EQ(Fields("frame.number", "not infiniband"), std::vector<std::string>{});
+  EXPECT_EQ(Fields("frame.number", "_ws.malformed"), std::vector<std::string>{});
+  EXPECT_EQ(Fields("frame.number", "_ws.expert.severity >= \"Warning\""),
+            std::vector<std::string>{});
+  ASSERT_OK_AND_ASSIGN(const ProgramResult text,
+                       RunProgram({tshark_, "--disable-protocol", "rpcordma", "-r", pcap_, "-V",
+                                   "-O", "infiniband", "-Y",
+                                   // It has no words for CNPs.
+                                   "infiniband.bth.opcode != 0x81"}));
+  // The name of an operation.
+  const std::string said = absl::StrReplaceAll(text.output, {{"Invalidate", ""}});
+  for (const char* word : {"Unknown", "Malformed", "Invalid", "unknown"}) {
+    const size_t at = said.find(word);
+    EXPECT_EQ(at, std::string::npos) << said.substr(at > 1500 ? at - 1500 : 0, 1600);
+  }
+}
 
 void CaptureTest::RunEveryOperation(const std::string& address) {
   constexpr uint32_t kMtu = 1024;
@@ -166,36 +204,14 @@ TEST_F(CaptureTest, WiresharkAndAnIndependentIcrcUnderstandEveryPacket) {
   ASSERT_OK_AND_ASSIGN(const uint64_t packets, capture->Stop());
   std::cout << packets << " packets\n";
 
-  // The ICRC of each.
-  ASSERT_OK_AND_ASSIGN(const ProgramResult icrc,
-                       RunProgram({"python3", Runfile("tests/support/icrc_check.py"), "--min",
-                                   absl::StrCat(packets), pcap_}));
-  EXPECT_TRUE(icrc.ok()) << LastLines(icrc.output, 20);
+  ASSERT_NO_FATAL_FAILURE(CheckIcrcs(packets));
 
   if (!tshark.ok()) GTEST_SKIP() << tshark.status().message();
   tshark_ = *tshark;
-  EXPECT_EQ(Fields("frame.number").size(), packets);
-  // All are understood to the end.
-  EXPECT_EQ(Fields("frame.number", "not infiniband"), std::vector<std::string>{});
-  EXPECT_EQ(Fields("frame.number", "_ws.malformed"), std::vector<std::string>{});
-  EXPECT_EQ(Fields("frame.number", "_ws.expert.severity >= \"Warning\""),
-            std::vector<std::string>{});
-  ASSERT_OK_AND_ASSIGN(const ProgramResult text,
-                       RunProgram({tshark_, "--disable-protocol", "rpcordma", "-r", pcap_, "-V",
-                                   "-O", "infiniband"}));
-  // The name of an operation.
-  const std::string said = absl::StrReplaceAll(text.output, {{"Invalidate", ""}});
-  for (const char* word : {"Unknown", "Malformed", "Invalid", "unknown"}) {
-    const size_t at = said.find(word);
-    EXPECT_EQ(at, std::string::npos) << said.substr(at > 1500 ? at - 1500 : 0, 1600);
-  }
+  ASSERT_NO_FATAL_FAILURE(CheckThatAllIsUnderstood(packets));
   // And they are what was to be seen.
   for (const char* family : {"ip", "ipv6"}) {
-    std::set<int> opcodes;
-    for (const std::string& value : Fields("infiniband.bth.opcode", family)) {
-      opcodes.insert(std::stoi(value, nullptr, 0));
-    }
-    EXPECT_EQ(opcodes, kExpectedOpcodes) << family;
+    EXPECT_EQ(Opcodes(family), kExpectedOpcodes) << family;
     // Of the connection manager: REQ, MRA, REJ, REP, RTU, DREQ, DREP, and the request and reply of
     // SIDR. Source: IBTA vol. 1, CM MADs.
     std::set<int> attributes;
@@ -210,6 +226,51 @@ TEST_F(CaptureTest, WiresharkAndAnIndependentIcrcUnderstandEveryPacket) {
   // Case 27 asks about the migration bit: rxe sends 0 in all of the packets in
   // tests/data/rxe-pcaps, and so do we.
   for (const std::string& bit : Fields("infiniband.bth.m")) EXPECT_EQ(bit, "0");
+}
+
+// A switch that marks what it forwards, and the notifications that answer it.
+TEST_F(CaptureTest, MarkedPacketsAndTheirNotificationsAreUnderstood) {
+  constexpr int kCnpOpcode = 0x81;  // Source: IBTA annex A17, "RoCEv2 Congestion Management"
+  constexpr uint32_t kBytes = 64 * 1024;
+  const absl::StatusOr<std::string> tshark = FindTool("tshark");
+  if (!Start({.mtu_bytes = 1500, .wire = true})) return;
+  hosts().wire()->SetBottleneck(
+      {.bytes_per_s = 100'000'000, .limit_bytes = 10'000'000, .mark_bytes = 0});
+  ASSERT_OK_AND_ASSIGN(Pool pool, Pool::Create(client(0), kBytes));
+  ASSERT_OK_AND_ASSIGN(Pool peer_pool, Pool::Create(client(1), kBytes));
+  ASSERT_OK_AND_ASSIGN(Buffer local, pool.Allocate(kBytes));
+  ASSERT_OK_AND_ASSIGN(Buffer remote, peer_pool.Allocate(kBytes));
+  FillPattern(local.bytes(), 1);
+  ASSERT_OK_AND_ASSIGN(auto capture,
+                       PacketCapture::Start(hosts().host(1), TwoHosts::kInterface, pcap_));
+  for (const std::string& peer : {TwoHosts::Ipv4(1), TwoHosts::Ipv6(1)}) {
+    ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), peer));
+    ASSERT_OK_AND_ASSIGN(const MemoryRegion from,
+                         pair.active.id->pd().value().Reg(local.data(), kBytes, kAccessLocalWrite));
+    ASSERT_OK_AND_ASSIGN(const MemoryRegion to,
+                         pair.passive->pd().value().Reg(
+                             remote.data(), kBytes, kAccessLocalWrite | kAccessRemoteWrite));
+    const Sge sge = {reinterpret_cast<uint64_t>(local.data()), kBytes, from.lkey()};
+    SendWr wr;
+    wr.opcode = WrOpcode::kRdmaWrite;
+    wr.sges = {&sge, 1};
+    wr.remote_addr = reinterpret_cast<uint64_t>(remote.data());
+    wr.rkey = to.rkey();
+    Post(pair, wr);
+    EXPECT_EQ(PatternMismatch(remote.bytes(), 1), std::nullopt);
+    FillPattern(remote.bytes(), 2);
+  }
+  ASSERT_OK_AND_ASSIGN(const uint64_t packets, capture->Stop());
+  EXPECT_GT(hosts().wire()->bottleneck_counts().marked, 0u);
+  ASSERT_NO_FATAL_FAILURE(CheckIcrcs(packets));
+
+  if (!tshark.ok()) GTEST_SKIP() << tshark.status().message();
+  tshark_ = *tshark;
+  ASSERT_NO_FATAL_FAILURE(CheckThatAllIsUnderstood(packets));
+  EXPECT_EQ(Opcodes("ip").count(kCnpOpcode), 1u);
+  EXPECT_EQ(Opcodes("ipv6").count(kCnpOpcode), 1u);
+  EXPECT_FALSE(Fields("frame.number", "ip.dsfield.ecn == 3").empty());
+  EXPECT_FALSE(Fields("frame.number", "ipv6.tclass.ecn == 3").empty());
 }
 
 }  // namespace
