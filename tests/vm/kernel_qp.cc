@@ -108,7 +108,9 @@ absl::Status KernelQp::Connect(const KernelHost& host, const QpAddress& peer, ib
   attr.ah_attr.port_num = 1;
   std::memcpy(attr.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
   attr.ah_attr.grh.sgid_index = host.gid_index;
-  attr.ah_attr.grh.hop_limit = 64;
+  attr.ah_attr.grh.flow_label = route.flow_label;
+  attr.ah_attr.grh.traffic_class = route.traffic_class;
+  attr.ah_attr.grh.hop_limit = route.hop_limit;
   attr.path_mtu = mtu;
   attr.dest_qp_num = peer.qpn;
   attr.rq_psn = peer.psn;

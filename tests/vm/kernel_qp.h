@@ -61,6 +61,7 @@ struct KernelQp {
   uint32_t psn = 0xfffffd;
   uint32_t qkey = 0x11111111;
   uint8_t rnr_retry = 7;
+  Route route;
 };
 
 // The index of the RoCE v2 GID of an address. Errors: NotFound.

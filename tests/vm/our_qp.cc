@@ -48,6 +48,11 @@ absl::StatusOr<OurQp> OurQp::Open(const Client& client, const OurHost& host, QpT
 }
 
 absl::Status OurQp::Connect(const OurHost& host, const QpAddress& peer, Mtu mtu) {
+  RD_RETURN_IF_ERROR(ToRtr(host, peer, mtu));
+  return ToRts();
+}
+
+absl::Status OurQp::ToRtr(const OurHost& host, const QpAddress& peer, Mtu mtu) {
   const QpType type = qp.type();
   QpAttr attr;
   attr.state = QpState::kInit;
@@ -61,12 +66,20 @@ absl::Status OurQp::Connect(const OurHost& host, const QpAddress& peer, Mtu mtu)
   if (type == QpType::kRc) attr.mask |= kQpAttrMaxDestRdAtomic | kQpAttrMinRnrTimer;
   attr.ah.dest_gid = peer.gid;
   attr.ah.sgid_index = host.gid.index;
+  attr.ah.flow_label = route.flow_label;
+  attr.ah.traffic_class = route.traffic_class;
+  attr.ah.hop_limit = route.hop_limit;
   attr.path_mtu = mtu;
   attr.dest_qpn = peer.qpn;
   attr.rq_psn = peer.psn;
   attr.max_dest_rd_atomic = 4;
   attr.min_rnr_timer = 12;
-  RD_RETURN_IF_ERROR(qp.Modify(attr));
+  return qp.Modify(attr);
+}
+
+absl::Status OurQp::ToRts() {
+  const QpType type = qp.type();
+  QpAttr attr;
   attr.state = QpState::kRts;
   attr.mask = kQpAttrState | kQpAttrSqPsn;
   if (type == QpType::kRc) attr.mask |= kQpAttrTimeout | kQpAttrRetryCnt | kQpAttrRnrRetry | kQpAttrMaxQpRdAtomic;

@@ -19,6 +19,13 @@ struct QpAddress {
   uint32_t psn = 0;
 };
 
+// What an address vector says beside the addresses.
+struct Route {
+  uint32_t flow_label = 0;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 64;
+};
+
 // A protection domain on the device that has `address`, and memory with every right.
 struct OurHost {
   static absl::StatusOr<OurHost> Open(const Client& client, Pool& pool, const std::string& address, size_t bytes);
@@ -41,6 +48,9 @@ struct OurQp {
   QpAddress Describe(const OurHost& host) const { return {host.gid.raw, qp.qpn(), psn}; }
   // Reset to RTS. A UD QP needs no peer.
   absl::Status Connect(const OurHost& host, const QpAddress& peer, Mtu mtu);
+  // The first steps of it, and the last one.
+  absl::Status ToRtr(const OurHost& host, const QpAddress& peer, Mtu mtu);
+  absl::Status ToRts();
   // Posts one work request and waits for its completion, which may be one in error.
   absl::StatusOr<Wc> Do(const SendWr& wr);
   absl::StatusOr<Wc> NextReceive(absl::Duration patience = absl::Seconds(30));
@@ -54,6 +64,7 @@ struct OurQp {
   uint32_t psn = 0xfffffe;  // wraps soon
   uint32_t qkey = 0x11111111;
   uint8_t rnr_retry = 7;
+  Route route;
 };
 
 }  // namespace rdmad::testing

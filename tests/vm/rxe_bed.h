@@ -32,6 +32,11 @@ struct Addresses {
 inline constexpr Addresses kIpv4 = {"10.77.0.1", "10.77.0.2"};
 inline constexpr Addresses kIpv6 = {"fd77::1", "fd77::2"};
 
+// `wanted`, or the largest path MTU of the bed's links.
+Mtu OnTheBed(Mtu wanted);
+// So many bytes, or as many as one packet there carries.
+size_t InOnePacket(size_t wanted);
+
 std::string WithPort(const std::string& address, int port);
 
 // Puts the calling thread, and what it starts, into the network namespace "peer" while it lives.

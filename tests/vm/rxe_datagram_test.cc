@@ -33,7 +33,7 @@ struct Case {
   size_t size_bytes;
 };
 
-// The path MTU is 4096.
+// Cut to one packet, where the path MTU is not 4096.
 constexpr std::array kCases = {
     Case{"Small", kIpv4, 100},
     Case{"FullPacket", kIpv4, 4096},
@@ -42,8 +42,9 @@ constexpr std::array kCases = {
 
 class RxeUdaddy : public RxeInterop, public ::testing::WithParamInterface<Case> {
  protected:
+  static size_t Size() { return InOnePacket(GetParam().size_bytes); }
   std::string Options() const {
-    return absl::StrCat(" -c ", kConnections, " -C ", kMessages, " -S ", GetParam().size_bytes);
+    return absl::StrCat(" -c ", kConnections, " -C ", kMessages, " -S ", Size());
   }
   absl::StatusOr<std::unique_ptr<CmId>> Connected(const Address& peer, std::optional<Datagrams>* datagrams);
 };
@@ -59,7 +60,7 @@ TEST_P(RxeUdaddy, KernelConnectsAndWeAnswer) {
   std::vector<Datagrams> ends;
   for (int i = 0; i < kConnections; ++i) {
     ASSERT_OK_AND_ASSIGN(std::unique_ptr<CmId> id, listener->GetRequest(kPatience));
-    ASSERT_OK_AND_ASSIGN(Datagrams end, Datagrams::Open(client(), *id, pool(), kMessages, c.size_bytes));
+    ASSERT_OK_AND_ASSIGN(Datagrams end, Datagrams::Open(client(), *id, pool(), kMessages, Size()));
     ASSERT_OK(id->Accept());
     ids.push_back(std::move(id));
     ends.push_back(std::move(end));
@@ -86,7 +87,7 @@ absl::StatusOr<std::unique_ptr<CmId>> RxeUdaddy::Connected(const Address& peer, 
     if (status.ok()) status = (*id)->ResolveRoute(kPatience);
     if (!status.ok()) return status;
     absl::StatusOr<Datagrams> opened =
-        Datagrams::Open(client(), **id, pool(), kMessages, GetParam().size_bytes);
+        Datagrams::Open(client(), **id, pool(), kMessages, Size());
     if (!opened.ok()) return opened.status();
     status = (*id)->Connect();
     if (status.ok()) {

@@ -20,16 +20,6 @@ class RxeErrors : public RxeVerbs {
     Wire(QpType::kRc, kIpv4);
   }
 
-  // Skips what earlier tests have left.
-  void ExpectAsyncEventOfOurQp(AsyncEventType expected) {
-    Client events = client();
-    while (true) {
-      ASSERT_OK_AND_ASSIGN(const AsyncEvent event, events.GetAsyncEvent(kPatience));
-      if (event.handle != o_->qp.handle() || event.type == kAsyncCommEst) continue;
-      EXPECT_EQ(event.type, expected) << AsyncEventString(event.type);
-      return;
-    }
-  }
   void ExpectOurReceiveFails(WcStatus expected) {
     ASSERT_OK_AND_ASSIGN(const Wc wc, o_->NextReceive());
     EXPECT_EQ(wc.status, expected) << WcStatusString(wc.status);
@@ -116,6 +106,14 @@ TEST_F(RxeErrors, OurAtomicIsMisaligned) {
 TEST_F(RxeErrors, KernelHasAWrongKey) {
   KernelDoes(OnOurs(IBV_WR_RDMA_WRITE, ours_->mr.rkey() ^ 0xff00), 0, 8, IBV_WC_REM_ACCESS_ERR);
   ExpectAsyncEventOfOurQp(kAsyncQpAccessErr);
+}
+
+TEST_F(RxeErrors, KernelAsksForWhatOurQpDoesNotServe) {
+  QpAttr attr;
+  attr.mask = kQpAttrAccessFlags;
+  ASSERT_OK(o_->qp.Modify(attr));
+  KernelDoes(OnOurs(IBV_WR_RDMA_READ), 0, 8, IBV_WC_REM_INV_REQ_ERR);
+  ExpectAsyncEventOfOurQp(kAsyncQpReqErr);
 }
 
 TEST_F(RxeErrors, WeReachBeyondTheKernelsRegion) {

@@ -20,6 +20,7 @@ bool IsReadable(int fd, absl::Duration within) {
 }
 
 constexpr absl::Duration kSilence = absl::Milliseconds(300);
+constexpr size_t kSeveralPackets = 20000;
 
 using RxeEvents = RxeVerbs;
 
@@ -59,10 +60,23 @@ TEST_F(RxeEvents, OnlyTheKernelsSolicitedMessagesWakeUs) {
   cq.AckEvents();
 }
 
+// No message of the connection manager's says it: data does.
+TEST_F(RxeEvents, TheKernelsDataEstablishesOurQp) {
+  Open(QpType::kRc, kIpv4);
+  ASSERT_FALSE(HasFatalFailure());
+  ASSERT_OK(o_->ToRtr(*ours_, k_->Describe(*kernel_), Mtu::k1024));
+  ASSERT_OK(k_->Connect(*kernel_, o_->Describe(*ours_), IBV_MTU_1024));
+  Prepare(kernel_->data(), ours_->buffer.data() + kSink, kSeveralPackets);
+  KernelDoes(OnOurs(IBV_WR_RDMA_WRITE), 0, kSeveralPackets);
+  ExpectSame(ours_->buffer.data() + kSink, kernel_->data(), kSeveralPackets, "WRITE");
+  ExpectAsyncEventOfOurQp(kAsyncCommEst);
+  ASSERT_OK(o_->ToRts());
+  WeDo(OnKernels(WrOpcode::kRdmaWrite), 0, kSeveralPackets);
+}
+
 // Reads and atomics where packets are lost and doubled: each once, every byte right.
 constexpr char kBad[] = "loss 3% duplicate 3%";
 constexpr int kRounds = 25;
-constexpr size_t kSeveralPackets = 20000;
 
 TEST_F(RxeEvents, KernelsReadsAndAtomicsOnABadNetwork) {
   Wire(QpType::kRc, kIpv4);

@@ -18,6 +18,7 @@
 #include "tests/support/status_testing.h"
 #include "tests/vm/kernel_qp.h"
 #include "tests/vm/our_qp.h"
+#include "tests/vm/peer_socket.h"
 #include "tests/vm/pingpong_socket.h"
 #include "tests/vm/rxe_bed.h"
 
@@ -56,11 +57,13 @@ constexpr std::array kCases = {
 
 class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case> {
  protected:
+  static Mtu PathMtu() { return OnTheBed(GetParam().mtu); }
+  static size_t Size() { return GetParam().type == QpType::kUd ? InOnePacket(GetParam().bytes) : GetParam().bytes; }
   void SetUp() override {
     RxeInterop::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     const Case& c = GetParam();
-    slot_bytes_ = c.bytes + Head();
+    slot_bytes_ = Size() + Head();
     // The last slot is what we send.
     ASSERT_OK_AND_ASSIGN(OurHost host,
                          OurHost::Open(client(), pool(), c.addresses.ours, slot_bytes_ * (kSlots + 1)));
@@ -72,7 +75,7 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
       ASSERT_OK_AND_ASSIGN(OurQp qp, OurQp::Open(client(), *host_, c.type, srq_));
       qps_.push_back(std::move(qp));
     }
-    std::fill_n(Outgoing(), c.bytes, kFirst);
+    std::fill_n(Outgoing(), Size(), kFirst);
   }
 
   void TearDown() override {
@@ -87,8 +90,8 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
     const auto kernel = KernelHost::Open("rxeA", c.addresses.kernel, 4096);
     EXPECT_OK(kernel);
     std::string command = absl::StrCat(c.program, " -d rxeA -g ", kernel.ok() ? (*kernel)->gid_index : 0, " -n ",
-                                       kRounds, " -s ", c.bytes, " -r ", kSlots);
-    if (c.type != QpType::kUd) absl::StrAppend(&command, " -m ", MtuBytes(c.mtu));
+                                       kRounds, " -s ", Size(), " -r ", kSlots);
+    if (c.type != QpType::kUd) absl::StrAppend(&command, " -m ", MtuBytes(PathMtu()));
     if (c.qps > 1) absl::StrAppend(&command, " -q ", c.qps);
     return command;
   }
@@ -103,7 +106,7 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
   void Wire(const std::vector<QpAddress>& peers) {
     ASSERT_GE(peers.size(), qps_.size());
     peers_ = peers;
-    for (size_t i = 0; i < qps_.size(); ++i) ASSERT_OK(qps_[i].Connect(*host_, peers[i], GetParam().mtu));
+    for (size_t i = 0; i < qps_.size(); ++i) ASSERT_OK(qps_[i].Connect(*host_, peers[i], PathMtu()));
     for (uint64_t slot = 0; slot < kSlots; ++slot) PostReceive(qps_.front(), slot);
     // The peer, who may send when Wire() is done, is not told to wait over UC and UD.
     ASSERT_OK(qps_.front().AwaitPosted());
@@ -145,8 +148,8 @@ void RxePingpong::SendOn(size_t index) {
   // One QP takes turns with its peer; several share the buffer, and always say the same.
   std::byte* const out = Outgoing();
   ++sent_;
-  for (size_t i = 0; i < c.bytes; ++i) out[i] = c.qps > 1 ? kOursToSrq : static_cast<std::byte>(i * 7 + sent_);
-  const Sge sge = host_->At(kSlots * slot_bytes_, c.bytes);
+  for (size_t i = 0; i < Size(); ++i) out[i] = c.qps > 1 ? kOursToSrq : static_cast<std::byte>(i * 7 + sent_);
+  const Sge sge = host_->At(kSlots * slot_bytes_, Size());
   SendWr wr;
   wr.sges = {&sge, 1};
   if (c.type == QpType::kUd) {
@@ -160,13 +163,13 @@ void RxePingpong::SendOn(size_t index) {
 void RxePingpong::ExpectEcho(const Wc& wc) {
   const Case& c = GetParam();
   ASSERT_EQ(wc.status, WcStatus::kSuccess) << WcStatusString(wc.status);
-  ASSERT_EQ(wc.byte_len, c.bytes + Head());
+  ASSERT_EQ(wc.byte_len, Size() + Head());
   const std::byte* const in = Slot(wc.wr_id) + Head();
   if (c.qps == 1) {
-    ASSERT_EQ(std::memcmp(in, Outgoing(), c.bytes), 0) << "message " << sent_;
+    ASSERT_EQ(std::memcmp(in, Outgoing(), Size()), 0) << "message " << sent_;
     return;
   }
-  ASSERT_TRUE(std::all_of(in, in + c.bytes, [](std::byte b) { return b == kFirstOfSrq || b == kOursToSrq; }))
+  ASSERT_TRUE(std::all_of(in, in + Size(), [](std::byte b) { return b == kFirstOfSrq || b == kOursToSrq; }))
       << static_cast<int>(*in);
 }
 
@@ -200,9 +203,10 @@ void RxePingpong::Answer(ChildProcess& program) {
 }
 
 TEST_P(RxePingpong, KernelPingsUs) {
-  ASSERT_OK_AND_ASSIGN(const UniqueFd listener, PingpongSocket::Listen(kPort));
+  ASSERT_OK_AND_ASSIGN(const UniqueFd listener, PeerSocket::Listen(kPort));
   ASSERT_OK_AND_ASSIGN(ChildProcess program, StartKernel(absl::StrCat(Command(), " ", GetParam().addresses.ours)));
-  ASSERT_OK_AND_ASSIGN(PingpongSocket socket, PingpongSocket::Accept(listener));
+  ASSERT_OK_AND_ASSIGN(PeerSocket accepted, PeerSocket::Accept(listener));
+  PingpongSocket socket(std::move(accepted));
   ASSERT_OK_AND_ASSIGN(const std::vector<QpAddress> peers, socket.Receive(Exchanged()));
   Wire(peers);
   ASSERT_FALSE(HasFatalFailure());
@@ -214,7 +218,8 @@ TEST_P(RxePingpong, KernelPingsUs) {
 TEST_P(RxePingpong, WePingTheKernel) {
   // As servers the programs listen on IPv4, whatever the GID is.
   ASSERT_OK_AND_ASSIGN(ChildProcess program, StartKernel(Command()));
-  ASSERT_OK_AND_ASSIGN(PingpongSocket socket, PingpongSocket::Connect(kIpv4.kernel, kPort));
+  ASSERT_OK_AND_ASSIGN(PeerSocket connected, PeerSocket::Connect(kIpv4.kernel, kPort));
+  PingpongSocket socket(std::move(connected));
   ASSERT_OK(socket.Send(Ours()));
   ASSERT_OK_AND_ASSIGN(const std::vector<QpAddress> peers, socket.Receive(Exchanged()));
   Wire(peers);

@@ -83,7 +83,7 @@ class RxeUd : public RxeVerbs {
     });
   }
   void Talk() {
-    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}}) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, InOnePacket(4096) - 1, InOnePacket(4096)}) {
       KernelTellsUs(ours_->gid.raw, o_->qp.qpn(), bytes);
       if (HasFailure()) return;
       WeTellTheKernel(kernel_->gid, k_->qp->qp_num, bytes);

@@ -20,7 +20,7 @@ void Fill(std::byte* at, size_t bytes, size_t seed) {
 
 }  // namespace
 
-void RxeVerbs::Wire(QpType type, const Addresses& addresses, Mtu mtu) {
+void RxeVerbs::Open(QpType type, const Addresses& addresses) {
   ASSERT_OK_AND_ASSIGN(kernel_, KernelHost::Open("rxeA", addresses.kernel, kBytes));
   ASSERT_OK_AND_ASSIGN(OurHost host, OurHost::Open(client(), pool(), addresses.ours, kBytes));
   ours_.emplace(std::move(host));
@@ -29,6 +29,13 @@ void RxeVerbs::Wire(QpType type, const Addresses& addresses, Mtu mtu) {
   ASSERT_OK_AND_ASSIGN(OurQp our_qp, OurQp::Open(client(), *ours_, type));
   o_.emplace(std::move(our_qp));
   o_->rnr_retry = k_->rnr_retry = rnr_retries_;
+  o_->route = k_->route = route_;
+}
+
+void RxeVerbs::Wire(QpType type, const Addresses& addresses, Mtu mtu) {
+  Open(type, addresses);
+  if (HasFatalFailure()) return;
+  mtu = OnTheBed(mtu);
   ASSERT_OK(o_->Connect(*ours_, k_->Describe(*kernel_), mtu));
   ASSERT_OK(k_->Connect(*kernel_, o_->Describe(*ours_), static_cast<ibv_mtu>(mtu)));
 }
@@ -111,6 +118,16 @@ bool RxeVerbs::KernelReceives(size_t bytes, ibv_wc_opcode opcode, unsigned flags
     EXPECT_EQ(wc->imm_data, htonl(kImm));
   }
   return true;
+}
+
+void RxeVerbs::ExpectAsyncEventOfOurQp(AsyncEventType expected) {
+  Client events = client();
+  while (true) {
+    ASSERT_OK_AND_ASSIGN(const AsyncEvent event, events.GetAsyncEvent(kPatience));
+    if (event.handle != o_->qp.handle() || (event.type == kAsyncCommEst && expected != kAsyncCommEst)) continue;
+    EXPECT_EQ(event.type, expected) << AsyncEventString(event.type);
+    return;
+  }
 }
 
 void RxeVerbs::UntilItArrives(const char* what, size_t bytes, const std::function<bool()>& once) {

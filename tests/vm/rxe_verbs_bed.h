@@ -26,6 +26,9 @@ inline constexpr std::array<size_t, 6> kSizes = {0, 1, 1024, 4096, 4097, 300001}
 
 class RxeVerbs : public RxeInterop {
  protected:
+  // Both QPs, in Reset, and their memory.
+  void Open(QpType type, const Addresses& addresses);
+  // And moves them to RTS.
   void Wire(QpType type, const Addresses& addresses, Mtu mtu = Mtu::k4096);
 
   void TearDown() override;
@@ -53,6 +56,9 @@ class RxeVerbs : public RxeInterop {
     EXPECT_TRUE(KernelReceives(bytes, opcode, flags));
   }
 
+  // Skips what earlier tests have left.
+  void ExpectAsyncEventOfOurQp(AsyncEventType expected);
+
   bool reliable() const { return o_->qp.type() == QpType::kRc; }
   absl::Duration patience() const { return reliable() ? kPatience : kUnreliablePatience; }
   // Does `once` until it is true: a reliable message arrives the first time, of the others one in kUnreliableTries.
@@ -71,7 +77,9 @@ class RxeVerbs : public RxeInterop {
   std::optional<KernelQp> k_;
   std::optional<OurQp> o_;
   size_t seed_ = 0;
-  uint8_t rnr_retries_ = 7;  // of both; 7: for ever. Counts at Wire().
+  // Of both. Count at Wire().
+  uint8_t rnr_retries_ = 7;  // 7: for ever
+  Route route_;
 };
 
 }  // namespace rdmad::testing
