@@ -151,7 +151,9 @@ class Requester {
   std::array<wire::Psn, kMaxRdAtomic> read_ends_{};
   uint32_t read_head_ = 0;  // as Position::read_tail
   // Where READ requests ended when they were first issued, as far as `una` has not passed. A
-  // repeated request must lie within a first one: a responder knows those and no others.
+  // repeated request goes on to the end of a first one: a responder knows those and no others. To
+  // one that has missed the first, a part of it would be a READ of its own, and the rest another;
+  // and rxe 6.1 serves no repeated request that starts before the last one of the same READ.
   std::array<wire::Psn, kMaxRdAtomic> read_bounds_{};
   uint32_t bound_head_ = 0;  // as Position::bound_tail
   // Where the next READ response goes, if it is the one that follows.

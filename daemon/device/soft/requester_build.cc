@@ -128,17 +128,19 @@ Requester::Built Requester::BuildRead(Position& at, const SendWqe& wqe, WcStatus
     return Built::kError;
   }
   // As much as the window has room for, but no crumbs: rather wait until a quarter of the window is
-  // free.
+  // free. What is asked for again is asked for to the end of its first request, at once: see
+  // read_bounds_.
   const uint64_t in_flight = at.cost - acked_cost_;
   const uint64_t room = window_.limit() > in_flight ? window_.limit() - in_flight : 0;
   const bool again = wire::IsBefore(at.psn, max_psn_);
   const uint32_t remaining =
       std::min(wqe.packet_count - at.packet, again ? PacketsToBound(at) : UINT32_MAX);
   const uint64_t affordable = room / window_.packet_cost();
-  if (in_flight > 0 && affordable < remaining && room < window_.limit() / 4) {
+  if (in_flight > 0 && affordable < remaining && (again || room < window_.limit() / 4)) {
     return Built::kNothing;
   }
-  const auto packets = static_cast<uint32_t>(std::clamp<uint64_t>(affordable, 1, remaining));
+  const uint32_t packets =
+      again ? remaining : static_cast<uint32_t>(std::clamp<uint64_t>(affordable, 1, remaining));
 
   const uint64_t cost = CostOf(wqe, at.packet, at.packet + packets);
   wire::PacketFields& fields = qp_.core.batch.Add();

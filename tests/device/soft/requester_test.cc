@@ -304,8 +304,9 @@ TEST_F(SoftRequester, LongReadsGoOutInPiecesThatTheWindowHolds) {
 }
 
 // A responder other than ours may know only the requests that it has seen: a repeated READ lies
-// within a first one.
-TEST_F(SoftRequester, RepeatedReadsStayWithinTheFirstOnes) {
+// within a first one. And it goes on to the end of that, since the responder may not have seen it:
+// what it has then seen is the same.
+TEST_F(SoftRequester, RepeatedReadsGoOnToTheEndOfAFirstOne) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     BedOptions options;
@@ -328,7 +329,7 @@ TEST_F(SoftRequester, RepeatedReadsStayWithinTheFirstOnes) {
         continue;
       }
       const bool within = std::any_of(first.begin(), first.end(), [&](const auto& range) {
-        return psn >= range.first && end <= range.second;
+        return psn >= range.first && end == range.second;
       });
       EXPECT_TRUE(within) << psn << ".." << end;
     }
