@@ -222,7 +222,8 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
 
 // A receive of an SRQ whose message has begun and not ended comes back by a completion, if the QP
 // enters the error state: otherwise it would be lost, to the SRQ and to the client. Hardware makes
-// that completion in its own time, for which the way to control and back to the engine is enough.
+// that completion in its own time. The way to control and back to the engine is often enough for
+// that, not always: what comes later is lost to the client.
 void Session::GiveBackSrqReceives(QpObject& qp, std::function<void()> then) {
   if (!qp.srq_use.held() || closing()) return then();
   qp.gives_back = true;

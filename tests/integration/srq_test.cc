@@ -153,6 +153,7 @@ TEST_P(SrqTest, QpInErrorLeavesTheReceivesToTheOthers) {
 // The receive that a QP holds for half a message comes back when the QP goes: a server whose peers
 // break off would otherwise run out of places.
 TEST_P(SrqTest, PlacesComeBackFromQpsThatGoInTheMiddleOfAMessage) {
+  if (OnVerbs()) GTEST_SKIP() << "rxe flushes such a receive late, when the QP may be gone";
   constexpr size_t kMessageBytes = 8 << 20;
   ASSERT_NO_FATAL_FAILURE(MakePairs(0));
   ASSERT_OK_AND_ASSIGN(Pool to_pool, Pool::Create(passive(), kMessageBytes));
