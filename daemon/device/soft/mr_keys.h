@@ -24,7 +24,8 @@ namespace rdmad::soft {
 
 class MrKeys {
  public:
-  static constexpr uint32_t kDefaultCount = 65536;
+  // As many as sixteen sessions may have by their default quota; memory is taken as they are used.
+  static constexpr uint32_t kDefaultCount = 1u << 20;
   static constexpr int kGenerationBits = 8;
 
   // How many regions and windows there may be at a time.

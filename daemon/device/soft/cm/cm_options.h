@@ -61,7 +61,11 @@ struct CmOptions {
   // As rdma_cm: 0 is 655 ms. Programs that rely on few RNR retries rely on this.
   uint8_t min_rnr_timer = 0;
 
-  size_t max_connections = 65'536;        // in any state, time-wait included; SIDR apart, as many
+  // In any state; SIDR apart, as many. Those of ids are as many as the sessions' quotas allow.
+  size_t max_connections = 1'048'576;
+  // What is over outlives its id, and its session: of more than so many the oldest are forgotten, so
+  // that who connects and goes in a loop keeps nobody from connecting.
+  size_t max_timewait = 65'536;
   // Of all listeners together; a REQ beyond it is dropped. A session has far fewer by its quota.
   size_t max_pending_requests = 65'536;
   int max_backlog = device::kMaxBacklog;  // of one listener; also what a backlog of 0 means

@@ -108,7 +108,8 @@ void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
   const CmState to = connection.state();
   if (from == CmState::kReqRcvd) OnRequestSettled(connection.listener);
   if (to == CmState::kEstablished) ++counters_.established;
-  if (to == CmState::kRejected) RememberRejected(connection);
+  if (to == CmState::kRejected) Remember(connection, options_.max_rejected, &rejected_);
+  if (to == CmState::kTimewait) Remember(connection, options_.max_timewait, &timewait_);
   const bool qp_in_use =
       to == CmState::kRepRcvd || to == CmState::kRepSent || to == CmState::kEstablished;
   if (!qp_in_use) connections_.RemoveRemoteQpn(&connection);
@@ -125,13 +126,14 @@ void SoftConnectionManager::OnRequestSettled(EndpointId listener) {
   if (endpoint != endpoints_.end()) --endpoint->second->pending;
 }
 
-void SoftConnectionManager::RememberRejected(const CmConnection& connection) {
-  rejected_.push_back(connection.facts().local_id);
-  if (rejected_.size() <= options_.max_rejected) return;
-  CmConnection* oldest = connections_.Find(rejected_.front());
-  rejected_.pop_front();
+void SoftConnectionManager::Remember(const CmConnection& connection, size_t most,
+                                     std::deque<wire::CommId>* in_order) {
+  in_order->push_back(connection.facts().local_id);
+  if (in_order->size() <= most) return;
+  CmConnection* oldest = connections_.Find(in_order->front());
+  in_order->pop_front();
   // Those whose time is up have left the table, not this list.
-  if (oldest != nullptr && oldest->state() == CmState::kRejected) oldest->Drop();
+  if (oldest != nullptr && oldest->state() == connection.state()) oldest->OnTimer();
 }
 
 void SoftConnectionManager::Rename(CmConnection& connection) {

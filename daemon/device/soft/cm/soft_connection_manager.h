@@ -143,7 +143,9 @@ class SoftConnectionManager : public device::ConnectionManager,
 
   // A request that was pending with the listener is not any more.
   void OnRequestSettled(EndpointId listener);
-  void RememberRejected(const CmConnection& connection);
+  // The connection has come to a state in which it only waits for its time to be up, as `most` may:
+  // ends the one that came to it first if there are more.
+  void Remember(const CmConnection& connection, size_t most, std::deque<wire::CommId>* in_order);
   void RememberAnswered(const SidrExchange& exchange);
   // The endpoint has nothing more to do with the exchange.
   void ReleaseOwner(const SidrExchange& exchange);
@@ -198,6 +200,7 @@ class SoftConnectionManager : public device::ConnectionManager,
   std::deque<QueuedEvent> events_;
   std::deque<LocalMad> local_mads_;
   std::deque<wire::CommId> rejected_;  // in the order in which they were; some may be gone
+  std::deque<wire::CommId> timewait_;  // likewise
   std::deque<std::pair<Flow, wire::CommId>> answered_;  // likewise, of SIDR
   std::vector<CmConnection*> closed_;                   // to be removed when nobody is inside them
   std::vector<SidrExchange*> sidr_closed_;

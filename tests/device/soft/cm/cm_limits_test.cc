@@ -14,6 +14,7 @@ CmOptions SmallLimits() {
   options.max_connections = 200;
   options.max_pending_requests = 50;
   options.max_rejected = 20;
+  options.max_timewait = 20;
   return options;
 }
 
@@ -138,6 +139,37 @@ TEST_F(CmLimits, ConnectionsAreBounded) {
   };
   net_.RunFor(kMs);
   EXPECT_EQ(client->Connect(Param(0x11)).code(), absl::StatusCode::kResourceExhausted);
+}
+
+// Each of them would wait for a minute, by the ACK timeout that its session has chosen.
+TEST_F(CmLimits, ConnectionsThatAreOverMakeRoomForEachOther) {
+  constexpr uint32_t kAckTimeoutOption = 3;
+  constexpr uint8_t kLongest = 31;
+  net_.pass = nullptr;
+  TestId server(&b_);
+  uint32_t server_qpn = 2;
+  ListenOn(
+      &server, Address("0.0.0.0:7000"),
+      [&server_qpn](TestId& request) { (void)request->Accept(Param(server_qpn++)); }, 100);
+  const auto connect = [&](TestId& client, uint32_t qpn) {
+    ASSERT_TRUE(client->SetOption(kAckTimeoutOption, {&kLongest, 1}).ok());
+    ConnectTo(&client, Address("10.0.0.2:7000"), Param(qpn));
+    net_.RunFor(kMs);
+    ASSERT_STREQ(client->state_name(), "established") << client.History();
+  };
+  for (uint32_t n = 0; n < 500; ++n) {
+    TestId client(&a_);
+    connect(client, n + 2);
+    ASSERT_TRUE(client->Disconnect().ok());
+    net_.RunFor(kMs);
+    ASSERT_EQ(server.requests.back()->Count(CmEventType::kDisconnected), 1);
+    server.requests.clear();
+  }
+  EXPECT_EQ(a_.manager->connection_count(), 500u) << "they wait, where there is room";
+  EXPECT_EQ(b_.manager->connection_count(), 20u);
+  TestId mine(&a_);
+  connect(mine, 1000);
+  EXPECT_EQ(b_.manager->connection_count(), 21u);
 }
 
 TEST_F(CmLimits, ReqsThatCannotBeServedAreRefusedForTheRightReason) {
