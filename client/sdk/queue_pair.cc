@@ -146,7 +146,10 @@ absl::StatusOr<std::shared_ptr<QueuePairState>> QueuePairState::Create(const std
     return status;
   }
   std::shared_ptr<QueuePairState> qp(new QueuePairState(pd, init, *reply, *send_ring, recv_ring, cookie));
-  if (init.srq) init.srq.state()->Attach();
+  if (init.srq) {
+    const CompletionQueueState& cq = *qp->send_cq_;
+    init.srq.state()->Attach(cq.lane(), cq.comp_vector(), reply->srq_doorbell_index());
+  }
   session->qps().Set(cookie, qp.get());
   qp->send_cq_->Attach(qp.get());
   if (qp->recv_cq_ != qp->send_cq_) qp->recv_cq_->Attach(qp.get());

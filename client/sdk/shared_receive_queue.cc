@@ -39,14 +39,14 @@ bool SrqPlaces::Free(uint64_t place, uint64_t* wr_id) noexcept {
 
 SrqState::SrqState(std::shared_ptr<PdState> pd, const v1::CreateSrqReply& reply, MappedQueue ring, const Lane& lane,
                    const SrqInit& init)
-    : lane_(lane),
-      comp_vector_(init.comp_vector),
-      pd_(std::move(pd)),
+    : pd_(std::move(pd)),
       handle_(reply.srq()),
       max_wr_(reply.max_wr()),
       max_sge_(reply.max_sge()),
-      doorbell_index_(reply.doorbell_index()),
       context_(init.context),
+      comp_vector_(init.comp_vector),
+      lane_(&lane),
+      doorbell_index_(reply.doorbell_index()),
       writer_(reinterpret_cast<shm::WorkQueueHeader*>(ring.data), ring.slot_count, {max_wr_, max_sge_, 0}),
       places_(writer_.depth()) {}
 
@@ -89,9 +89,24 @@ absl::Status SrqState::Destroy() {
   return absl::OkStatus();
 }
 
+void SrqState::Attach(const Lane& lane, uint32_t comp_vector, uint32_t doorbell_index) noexcept {
+  users_.fetch_add(1, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (lane_ == &lane && doorbell_index_ == doorbell_index) return;
+    lane_ = &lane;
+    doorbell_index_ = doorbell_index;
+    comp_vector_.store(comp_vector, std::memory_order_relaxed);
+  }
+  // What was posted before rang where nobody listens any more.
+  lane.Ring(doorbell_index);
+}
+
 absl::Status SrqState::PostRecv(std::span<const RecvWr> wrs, size_t* posted) noexcept {
   size_t count = 0;
   int error_number = 0;
+  const Lane* lane = nullptr;
+  uint32_t doorbell_index = 0;
   {
     const std::lock_guard lock(mutex_);
     if (posted != nullptr) *posted = 0;
@@ -113,8 +128,10 @@ absl::Status SrqState::PostRecv(std::span<const RecvWr> wrs, size_t* posted) noe
       ++count;
     }
     if (count != 0) writer_.Publish();
+    lane = lane_;
+    doorbell_index = doorbell_index_;
   }
-  if (count != 0) lane_.Ring(doorbell_index_);
+  if (count != 0) lane->Ring(doorbell_index);
   if (posted != nullptr) *posted = count;
   if (error_number == 0) return absl::OkStatus();
   if (error_number == ENOMEM) {

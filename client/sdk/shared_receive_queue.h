@@ -63,15 +63,16 @@ class SrqState {
   uint32_t max_wr() const noexcept { return max_wr_; }
   uint32_t max_sge() const noexcept { return max_sge_; }
   void* context() const noexcept { return context_; }
-  uint32_t comp_vector() const noexcept { return comp_vector_; }
+  // Until its first QP, what its maker said; then the one of that QP's CQs.
+  uint32_t comp_vector() const noexcept { return comp_vector_.load(std::memory_order_relaxed); }
 
   absl::Status PostRecv(std::span<const RecvWr> wrs, size_t* posted) noexcept;
   absl::Status Modify(uint32_t limit);
   absl::StatusOr<SrqAttr> Query();
   absl::Status Destroy();
 
-  // A QP begins, or ends, to use it.
-  void Attach() noexcept { users_.fetch_add(1, std::memory_order_relaxed); }
+  // A QP begins, or ends, to use it. The daemon looks for receives by this doorbell.
+  void Attach(const Lane& lane, uint32_t comp_vector, uint32_t doorbell_index) noexcept;
   void Detach() noexcept { users_.fetch_sub(1, std::memory_order_relaxed); }
 
   // A completion with this Cqe::wr_id was polled or dropped: turns it into the application's number. False: that place is
@@ -84,16 +85,16 @@ class SrqState {
   SrqState(std::shared_ptr<PdState> pd, const v1::CreateSrqReply& reply, MappedQueue ring, const Lane& lane,
            const SrqInit& init);
 
-  const Lane& lane_;
-  const uint32_t comp_vector_;
   const std::shared_ptr<PdState> pd_;
   const uint64_t handle_;
   const uint32_t max_wr_;
   const uint32_t max_sge_;
-  const uint32_t doorbell_index_;
   void* const context_;
+  std::atomic<uint32_t> comp_vector_;
   std::atomic<uint32_t> users_{0};
   std::mutex mutex_;  // guards everything below
+  const Lane* lane_;
+  uint32_t doorbell_index_;
   WorkQueueWriter writer_;
   SrqPlaces places_;
   bool destroyed_ = false;

@@ -139,10 +139,15 @@ struct CqObject : Object {
   std::unique_ptr<device::Cq> cq;
 };
 
+// At an engine from its first QP on, which takes it to its own. Until then its receives wait in the
+// ring, and its limit here.
 struct SrqObject : Object {
   UserList users;  // QPs
   Lane* lane = nullptr;
+  bool placed = false;
+  uint32_t limit = 0;  // to be armed when it is placed
   uint32_t device_index = 0;
+  device::Pd* pd = nullptr;
   UseRef pd_use;
   EventToken token;
   NumberHold doorbell;
@@ -161,6 +166,7 @@ struct QpObject : Object {
   UseRef send_cq_use;
   UseRef recv_cq_use;
   UseRef srq_use;
+  const SrqObject* srq = nullptr;  // may be none
   EventToken token;
   NumberHold doorbell;
   RingHold send_ring;

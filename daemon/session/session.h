@@ -300,6 +300,12 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::StatusOr<Handle> PrepareSrq(const v1::CreateSrqRequest& request);
   absl::Status FillSrq(const v1::CreateSrqRequest& request, Handle handle, SrqObject* object);
   void AnswerSrq(Handle handle, v1::CreateSrqReply* reply, const Done& done);
+  absl::StatusOr<std::unique_ptr<device::Srq>> MakeDeviceSrq(const SrqObject& srq, Lane& lane,
+                                                             uint32_t max_wr, uint32_t max_sge);
+  // Of an SRQ without a place: it will be in this lane. Errors: those of making one there.
+  absl::Status BringSrq(SrqObject* srq, Lane& lane);
+  // Gives it to its lane's engine, for good.
+  void PlaceSrq(Handle handle, SrqObject* srq);
 
   // session_ud.cc
   absl::StatusOr<Handle> PrepareAh(const v1::CreateAhRequest& request);

@@ -108,7 +108,9 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
     RD_RETURN_IF_ERROR(CheckSameDevice("a CQ", pd->device_index, cq->device_index));
   }
   RD_RETURN_IF_ERROR(CheckSameLane("receive CQ", send_cq->lane, recv_cq->lane));
-  if (srq != nullptr) RD_RETURN_IF_ERROR(CheckSameLane("SRQ", send_cq->lane, srq->lane));
+  if (srq != nullptr && srq->placed) {
+    RD_RETURN_IF_ERROR(CheckSameLane("SRQ", send_cq->lane, srq->lane));
+  }
   Lane& lane = *send_cq->lane;
   device::QpInit init;
   RD_ASSIGN_OR_RETURN(init.type, QpTypeFromMessage(request.qp_type()));
@@ -123,7 +125,11 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   qp->pd_use = UseRef(pd->users, handle);
   qp->send_cq_use = UseRef(send_cq->users, handle);
   qp->recv_cq_use = UseRef(recv_cq->users, handle);
-  if (srq != nullptr) qp->srq_use = UseRef(srq->users, handle);
+  if (srq != nullptr) {
+    if (!srq->placed) RD_RETURN_IF_ERROR(BringSrq(srq, lane));
+    qp->srq_use = UseRef(srq->users, handle);
+    qp->srq = srq;
+  }
   qp->token = EventToken(environment_.router, this, handle);
   RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell("create_qp", lane));
   init.send_cq = send_cq->cq.get();
@@ -153,6 +159,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   port.doorbell_index = qp->doorbell.get();
   port.owner_token = qp->token.value();
   qp->port = lane.engine->CreateQueuePairPort(port);
+  if (srq != nullptr && !srq->placed) PlaceSrq(request.srq(), srq);
   return absl::OkStatus();
 }
 
@@ -193,6 +200,7 @@ void Session::DeliverQp(Handle handle, v1::CreateQpReply* reply, const Done& don
   reply->set_qpn(qp->qp->qpn());
   ToMessage(qp->qp->cap(), reply->mutable_cap());
   reply->set_doorbell_index(qp->doorbell.get());
+  if (qp->srq != nullptr) reply->set_srq_doorbell_index(qp->srq->doorbell.get());
   done(absl::OkStatus());
 }
 

@@ -55,55 +55,71 @@ absl::Status Session::FillSrq(const v1::CreateSrqRequest& request, Handle handle
   RD_RETURN_IF_ERROR(CheckRange("max_sge", request.max_sge(), 0, shm::kMaxSge));
   RD_RETURN_IF_ERROR(CheckLimit("create_srq", request.limit(), request.max_wr()));
   RD_ASSIGN_OR_RETURN(srq->lane, LaneOf("create_srq", request.comp_vector()));
-  Lane& lane = *srq->lane;
-  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(lane, pd->device_index));
   srq->device_index = pd->device_index;
+  srq->pd = pd->pd.get();
   srq->pd_use = UseRef(pd->users, handle);
   srq->token = EventToken(environment_.router, this, handle);
-  RD_ASSIGN_OR_RETURN(srq->doorbell, TakeDoorbell("create_srq", lane));
-  device::SrqInit init;
-  init.max_wr = request.max_wr();
-  init.max_sge = request.max_sge();
-  init.owner_token = srq->token.value();
-  RD_ASSIGN_OR_RETURN(srq->srq, context->CreateSrq(*pd->pd, init));
+  srq->limit = request.limit();
+  RD_ASSIGN_OR_RETURN(srq->doorbell, TakeDoorbell("create_srq", *srq->lane));
+  RD_ASSIGN_OR_RETURN(srq->srq,
+                      MakeDeviceSrq(*srq, *srq->lane, request.max_wr(), request.max_sge()));
   RD_CHECK(srq->srq->max_wr() <= shm::kMaxQueueDepth && srq->srq->max_sge() <= shm::kMaxSge,
            "a device grants what a ring can hold");
   srq->slots = memory::WorkQueueSlots(srq->srq->max_wr(), srq->srq->max_sge(), 0);
   RD_ASSIGN_OR_RETURN(srq->ring, AllocateRing(shm::WorkQueueBytes(srq->slots)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<device::Srq>> Session::MakeDeviceSrq(const SrqObject& srq,
+                                                                    Lane& lane, uint32_t max_wr,
+                                                                    uint32_t max_sge) {
+  RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(lane, srq.device_index));
+  device::SrqInit init;
+  init.max_wr = max_wr;
+  init.max_sge = max_sge;
+  init.owner_token = srq.token.value();
+  return context->CreateSrq(*srq.pd, init);
+}
+
+absl::Status Session::BringSrq(SrqObject* srq, Lane& lane) {
+  if (srq->lane == &lane) return absl::OkStatus();
+  RD_ASSIGN_OR_RETURN(NumberHold doorbell, TakeDoorbell("create_qp", lane));
+  const uint32_t max_wr = srq->srq->max_wr();
+  const uint32_t max_sge = srq->srq->max_sge();
+  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Srq> made,
+                      MakeDeviceSrq(*srq, lane, max_wr, max_sge));
+  RD_CHECK(made->max_wr() == max_wr && made->max_sge() == max_sge,
+           "a device grants again what it has granted");
+  srq->srq = std::move(made);
+  srq->doorbell = std::move(doorbell);
+  srq->lane = &lane;
+  return absl::OkStatus();
+}
+
+void Session::PlaceSrq(Handle handle, SrqObject* srq) {
   engine::SrqPortInit port;
-  port.session = lane.port.get();
+  port.session = srq->lane->port.get();
   port.srq = srq->srq.get();
   port.ring = {srq->ring.get().addr, srq->slots};
   port.doorbell_index = srq->doorbell.get();
   port.owner_token = srq->token.value();
-  srq->port = lane.engine->CreateSrqPort(port);
-  return absl::OkStatus();
+  srq->port = srq->lane->engine->CreateSrqPort(port);
+  srq->placed = true;
+  Activate(*srq->lane, {srq->srq.get(), srq->port.get()}, nullptr);
+  if (srq->limit == 0) return;
+  ++commands_in_flight_;
+  srq->lane->engine->SetSrqLimit(*srq->srq, srq->limit, [this, handle](device::QpResult result) {
+    // It was within what was granted, so something is wrong with it.
+    OnAnswer([&] {
+      if (result != device::QpResult::kOk) OnAsyncEvent(handle, device::AsyncEventType::kSrqErr);
+    });
+  });
 }
 
 void Session::CreateSrq(const v1::CreateSrqRequest& request, v1::CreateSrqReply* reply, Done done) {
   absl::StatusOr<Handle> handle = PrepareSrq(request);
   if (!handle.ok()) return done(handle.status());
-  const SrqObject* made = srqs_.Find(*handle);
-  if (request.limit() == 0) {
-    Activate(*made->lane, {made->srq.get(), made->port.get()},
-             [this, handle = *handle, reply, done = std::move(done)] {
-               AnswerSrq(handle, reply, done);
-             });
-    return;
-  }
-  Activate(*made->lane, {made->srq.get(), made->port.get()}, nullptr);
-  // Before the client can post: it must not be told of a queue that runs low while it is filled.
-  ++commands_in_flight_;
-  made->lane->engine->SetSrqLimit(
-      *made->srq, request.limit(),
-      [this, handle = *handle, reply, done = std::move(done)](device::QpResult result) {
-        OnAnswer([&] {
-          if (result == device::QpResult::kOk || srqs_.Find(handle)->phase != Phase::kMaking) {
-            return AnswerSrq(handle, reply, done);
-          }
-          RetireSrq(handle, [done, refused = LimitError(handle, result)] { done(refused); });
-        });
-      });
+  AnswerSrq(*handle, reply, done);
 }
 
 void Session::AnswerSrq(Handle handle, v1::CreateSrqReply* reply, const Done& done) {
@@ -126,6 +142,10 @@ void Session::ModifySrq(const v1::ModifySrqRequest& request, v1::ModifySrqReply*
   if (!srq.ok()) return done(srq.status());
   const absl::Status allowed = CheckLimit("modify_srq", request.limit(), (*srq)->srq->max_wr());
   if (!allowed.ok()) return done(allowed);
+  if (!(*srq)->placed) {
+    (*srq)->limit = request.limit();
+    return done(absl::OkStatus());
+  }
   ++commands_in_flight_;
   (*srq)->lane->engine->SetSrqLimit(
       *(*srq)->srq, request.limit(),
@@ -140,6 +160,10 @@ void Session::QuerySrq(const v1::QuerySrqRequest& request, v1::QuerySrqReply* re
   if (!srq.ok()) return done(srq.status());
   reply->set_max_wr((*srq)->srq->max_wr());
   reply->set_max_sge((*srq)->srq->max_sge());
+  if (!(*srq)->placed) {
+    reply->set_limit((*srq)->limit);
+    return done(absl::OkStatus());
+  }
   ++commands_in_flight_;
   (*srq)->lane->engine->QuerySrqLimit(*(*srq)->srq,
                                       [this, reply, done = std::move(done)](uint32_t limit) {
@@ -165,6 +189,7 @@ void Session::DestroySrq(const v1::DestroySrqRequest& request, v1::DestroySrqRep
 void Session::RetireSrq(Handle handle, std::function<void()> on_gone) {
   SrqObject* srq = srqs_.Find(handle);
   if (!BeginRetiring(*srq, std::move(on_gone))) return;
+  if (!srq->placed) return Bury(srqs_, handle);
   Deactivate(*srq->lane, {srq->port.get(), srq->srq.get()},
              [this, handle] { Bury(srqs_, handle); });
 }

@@ -53,6 +53,19 @@ class SessionLanes : public ::testing::Test {
     mapped_.push_back({data, lane.control_segment_bytes()});
     return static_cast<shm::ControlSegment*>(data);
   }
+  // Maps the arena that came with the first queue in it.
+  std::byte* MapArena(const v1::QueueLocation& first) {
+    const UniqueFd fd = Take(first.descriptor_tag(), v1::DESCRIPTOR_KIND_ARENA);
+    if (!fd.valid()) return nullptr;
+    void* const data =
+        ::mmap(nullptr, first.arena_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (data == MAP_FAILED) return nullptr;
+    mapped_.push_back({data, first.arena_bytes()});
+    return static_cast<std::byte*>(data);
+  }
+  static shm::WorkQueueHeader* RingAt(std::byte* arena, const v1::QueueLocation& location) {
+    return reinterpret_cast<shm::WorkQueueHeader*>(arena + location.offset_bytes());
+  }
   ~SessionLanes() override {
     for (const auto& [data, bytes] : mapped_) ::munmap(data, bytes);
   }
@@ -115,13 +128,9 @@ TEST_F(SessionLanes, AQpIsServedByTheEngineOfItsCqs) {
   modify.mutable_attr()->set_qp_state(3);
   ASSERT_TRUE(bed_.Call(&Session::ModifyQp, modify).ok());
 
-  const UniqueFd arena = Take(cq.reply.ring().descriptor_tag(), v1::DESCRIPTOR_KIND_ARENA);
-  void* const data = ::mmap(nullptr, cq.reply.ring().arena_bytes(), PROT_READ | PROT_WRITE,
-                            MAP_SHARED, arena.get(), 0);
-  ASSERT_NE(data, MAP_FAILED);
-  mapped_.push_back({data, cq.reply.ring().arena_bytes()});
-  auto* const ring = reinterpret_cast<shm::WorkQueueHeader*>(static_cast<std::byte*>(data) +
-                                                             qp.reply.send_ring().offset_bytes());
+  std::byte* const arena = MapArena(cq.reply.ring());
+  ASSERT_NE(arena, nullptr);
+  shm::WorkQueueHeader* const ring = RingAt(arena, qp.reply.send_ring());
   ring->tail.store(1, std::memory_order_release);  // a send of nothing
   shm::RingDoorbell(*control, qp.reply.doorbell_index());
   bed_.Settle();
@@ -141,25 +150,64 @@ TEST_F(SessionLanes, AQpIsOfOneVector) {
   EXPECT_EQ(bed_.session->Counts().qps(), 0u);
 }
 
-TEST_F(SessionLanes, AnSrqIsOfTheVectorOfItsQps) {
+// ibv_create_srq names no vector.
+TEST_F(SessionLanes, AnSrqGoesToTheVectorOfItsFirstQpAndStays) {
   const Handle pd = bed_.MakePd();
-  v1::CreateSrqRequest make = SessionBed::SrqRequest(pd, 2);
-  make.set_comp_vector(1);
-  const auto srq = bed_.Call(&Session::CreateSrq, make);
+  const auto srq = bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(pd, 2));
   ASSERT_TRUE(srq.ok()) << srq.status;
-  EXPECT_TRUE(srq.reply.has_lane()) << "an SRQ can be the first queue there";
-  v1::CreateQpRequest request = SessionBed::QpRequest(pd, MakeCq(0));
+  std::byte* const arena = MapArena(srq.reply.ring());
+  ASSERT_NE(arena, nullptr);
+  shm::WorkQueueHeader* const ring = RingAt(arena, srq.reply.ring());
+  ring->tail.store(3, std::memory_order_release);  // receives of nothing
+  bed_.Settle();
+  EXPECT_TRUE(bed_.device.last_srq->wr_ids.empty()) << "they wait";
+  const device::Srq* const before = bed_.device.last_srq;
+
+  const auto cq = bed_.Call(&Session::CreateCq, CqOn(1));
+  shm::ControlSegment* const control = MapControl(cq.reply.lane());
+  ASSERT_NE(control, nullptr);
+  v1::CreateQpRequest request = SessionBed::QpRequest(pd, cq.reply.cq());
   request.set_srq(srq.reply.srq());
+  const auto qp = bed_.Call(&Session::CreateQp, request);
+  ASSERT_TRUE(qp.ok()) << qp.status;
+  EXPECT_NE(bed_.device.last_srq, before) << "a device's SRQ is of one engine";
+  EXPECT_EQ(bed_.device.last_srq->wr_ids.size(), 3u);
+  EXPECT_EQ(bed_.device.last_srq->limit(), 2u);
+  EXPECT_EQ(WorkRequests(1), 3u);
+  EXPECT_NE(qp.reply.srq_doorbell_index(), qp.reply.doorbell_index());
+  ring->tail.store(4, std::memory_order_release);
+  shm::RingDoorbell(*control, qp.reply.srq_doorbell_index());
+  bed_.Settle();
+  EXPECT_EQ(bed_.device.last_srq->wr_ids.size(), 4u);
+  EXPECT_EQ(WorkRequests(0), 0u);
+
+  EXPECT_EQ(bed_.Call(&Session::CreateQp, request).reply.srq_doorbell_index(),
+            qp.reply.srq_doorbell_index());
+  const Handle elsewhere = MakeCq(0);
+  request.set_send_cq(elsewhere);
+  request.set_recv_cq(elsewhere);
   const auto refused = bed_.Call(&Session::CreateQp, request);
   EXPECT_EQ(refused.status.code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(Mentions(refused.status, "the SRQ of 1")) << refused.status;
-  const Handle cq = MakeCq(1);
-  request.set_send_cq(cq);
-  request.set_recv_cq(cq);
-  EXPECT_TRUE(bed_.Call(&Session::CreateQp, request).ok());
-  v1::QuerySrqRequest query;
-  query.set_srq(srq.reply.srq());
-  EXPECT_EQ(bed_.Call(&Session::QuerySrq, query).reply.limit(), 2u);
+}
+
+TEST_F(SessionLanes, AnSrqWithoutAPlaceGoesWithAQpThatIsNotMade) {
+  const Handle pd = bed_.MakePd();
+  v1::CreateSrqRequest make = SessionBed::SrqRequest(pd);
+  make.set_comp_vector(1);
+  const auto srq = bed_.Call(&Session::CreateSrq, make);
+  EXPECT_TRUE(srq.reply.has_lane()) << "an SRQ can be the first queue there";
+  v1::CreateQpRequest request = SessionBed::QpRequest(pd, MakeCq(2));
+  request.set_srq(srq.reply.srq());
+  request.mutable_cap()->set_max_send_wr(UINT32_MAX);
+  EXPECT_FALSE(bed_.Call(&Session::CreateQp, request).ok());
+  request.mutable_cap()->set_max_send_wr(8);
+  for (const uint32_t vector : {0u, 1u, 2u}) {
+    const Handle cq = MakeCq(vector);
+    request.set_send_cq(cq);
+    request.set_recv_cq(cq);
+    EXPECT_EQ(bed_.Call(&Session::CreateQp, request).ok(), vector == 0) << vector;
+  }
 }
 
 TEST_F(SessionLanes, RegionsAndWindowsAreKnownToEveryLane) {

@@ -143,15 +143,29 @@ TEST_F(SessionSrq, LimitIsArmedBeforeTheReplyAndAsModified) {
   EXPECT_EQ(bed_.Call(&Session::QuerySrq, QuerySrq(srq)).reply.limit(), 8u);
 }
 
-TEST_F(SessionSrq, WhoseLimitTheDeviceRefusesIsNotMade) {
+TEST_F(SessionSrq, LimitIsArmedAtTheEngineWithTheFirstQp) {
+  const Handle pd = bed_.MakePd();
+  const Handle srq = bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(pd, 5)).reply.srq();
+  EXPECT_EQ(bed_.device.last_srq->limit(), 0u) << "nobody can take a receive yet";
+  EXPECT_TRUE(bed_.Call(&Session::ModifySrq, ModifySrq(srq, 4)).ok());
+  EXPECT_TRUE(bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).ok());
+  EXPECT_EQ(bed_.device.last_srq->limit(), 4u);
+  EXPECT_TRUE(bed_.Call(&Session::ModifySrq, ModifySrq(srq, 3)).ok());
+  EXPECT_EQ(bed_.device.last_srq->limit(), 3u);
+  EXPECT_EQ(bed_.Call(&Session::QuerySrq, QuerySrq(srq)).reply.limit(), 3u);
+}
+
+TEST_F(SessionSrq, WhoseLimitTheDeviceRefusesIsInError) {
   bed_.device.limit_result = device::QpResult::kBadValue;
   const Handle pd = bed_.MakePd();
-  EXPECT_EQ(bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(pd, 5)).status.code(),
+  const Handle srq = bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(pd, 5)).reply.srq();
+  EXPECT_TRUE(bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).ok());
+  const std::vector<shm::AsyncEvent> events = bed_.ReadAsync();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].type, 14u);
+  EXPECT_EQ(events[0].handle, srq);
+  EXPECT_EQ(bed_.Call(&Session::ModifySrq, ModifySrq(srq, 4)).status.code(),
             StatusCode::kInvalidArgument);
-  bed_.device.limit_result = device::QpResult::kGone;
-  EXPECT_EQ(bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(pd, 5)).status.code(),
-            StatusCode::kUnavailable);
-  EXPECT_EQ(bed_.session->Counts().srqs(), 0u);
 }
 
 TEST_F(SessionSrq, WhatTheDeviceRefusesLeavesNothing) {
@@ -174,8 +188,10 @@ TEST_F(SessionSrq, WhoseArenaCannotBeSentIsNotMade) {
 }
 
 TEST_F(SessionSrq, EventsReachTheClientUnderItsHandle) {
-  const Handle srq = bed_.MakeSrq(bed_.MakePd());
+  const Handle pd = bed_.MakePd();
+  const Handle srq = bed_.MakeSrq(pd);
   const uint64_t token = bed_.device.last_srq->init().owner_token;
+  EXPECT_TRUE(bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).ok());
   // As a device says it: by the engine.
   bed_.engines[0]->async_sink()->OnAsyncEvent({device::AsyncEventType::kSrqLimitReached, token, 0});
   bed_.Settle();
@@ -276,15 +292,21 @@ TEST_F(SessionSrq, EndWhileItIsMadeModifiedAndDestroyedAnswersAll) {
   const Handle pd = bed_.MakePd();
   const Handle one = bed_.MakeSrq(pd);
   const Handle other = bed_.MakeSrq(pd);
-  const auto making = bed_.Start(&Session::CreateSrq, SessionBed::SrqRequest(pd));
-  const auto making_with_limit = bed_.Start(&Session::CreateSrq, SessionBed::SrqRequest(pd, 3));
+  const Handle cq = bed_.MakeCq();
+  for (const Handle srq : {one, other}) {
+    v1::DestroyQpRequest destroy;
+    destroy.set_qp(bed_.Call(&Session::CreateQp, QpWithSrq(pd, cq, srq)).reply.qp());
+    EXPECT_TRUE(bed_.Call(&Session::DestroyQp, destroy).ok());
+  }
+  const Handle with_limit =
+      bed_.Call(&Session::CreateSrq, SessionBed::SrqRequest(pd, 3)).reply.srq();
+  bed_.MakeSrq(pd);  // never has a QP
+  const auto making_a_qp = bed_.Start(&Session::CreateQp, QpWithSrq(pd, cq, with_limit));
   const auto modifying = bed_.Start(&Session::ModifySrq, ModifySrq(one, 1));
   const auto asking = bed_.Start(&Session::QuerySrq, QuerySrq(one));
   const auto destroying = bed_.Start(&Session::DestroySrq, DestroySrq(other));
   bed_.Close();
-  EXPECT_EQ(making->status.code(), StatusCode::kCancelled);
-  EXPECT_EQ(making_with_limit->status.code(), StatusCode::kCancelled);
-  EXPECT_EQ(making->answers + making_with_limit->answers, 2);
+  EXPECT_EQ(making_a_qp->status.code(), StatusCode::kCancelled);
   EXPECT_TRUE(modifying->ok());
   EXPECT_TRUE(asking->ok());
   EXPECT_TRUE(destroying->ok());

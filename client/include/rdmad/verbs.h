@@ -229,7 +229,8 @@ struct SrqInit {
   uint32_t max_sge = 1;
   uint32_t limit = 0;  // see SharedReceiveQueue::Modify
   void* context = nullptr;
-  uint32_t comp_vector = 0;  // that of the CQs of its QPs; see CompletionQueue::Create
+  // Need not be given: an SRQ goes to the vector of its first QP's CQs, and stays there. See CompletionQueue::Create.
+  uint32_t comp_vector = 0;
 };
 
 // ibv_srq_attr.
