@@ -1,5 +1,7 @@
 #include "daemon/engine/queue_pair_port.h"
 
+#include "daemon/engine/early_receives.h"
+
 namespace rdmad::engine {
 namespace {
 
@@ -45,11 +47,13 @@ void ShmQueuePairPort::Activate(device::TimeNs) noexcept {
   context_.events.AddObject(events_);
   send_cq_.AddUser(send_cq_user_);
   recv_cq_.AddUser(recv_cq_user_);
+  qp_.SetReceiveSource(this);
   // A doorbell that was rung before the table knew this port was ignored: look once.
   context_.active.PushBack(*this);
 }
 
 void ShmQueuePairPort::Deactivate(device::TimeNs) noexcept {
+  qp_.SetReceiveSource(nullptr);
   session_.doorbells().Remove(doorbell_index_);
   context_.ports_by_qp.Remove(*this);
   context_.events.RemoveObject(events_);
@@ -68,6 +72,16 @@ DrainResult ShmQueuePairPort::Drain(uint32_t budget, device::TimeNs now) noexcep
   const DrainResult sends = broken_ ? DrainResult{} : DrainSends(budget, now);
   context_.work_requests.Add(recvs.wrs + sends.wrs);
   return {recvs.wrs + sends.wrs, !broken_ && (recvs.more || sends.more)};
+}
+
+void ShmQueuePairPort::PostReceives() noexcept {
+  if (broken_) return;
+  // No time is needed: a device that asks has it.
+  const EarlyReceives early =
+      PostEarly(recvs_, [this](const device::RecvWr& wr) { return qp_.PostRecv(wr, 0); });
+  session_.counters().recv_wrs.Add(early.posted);
+  context_.work_requests.Add(early.posted);
+  if (early.more && !linked()) context_.active.PushBack(*this);
 }
 
 DrainResult ShmQueuePairPort::DrainSends(uint32_t budget, device::TimeNs now) noexcept {

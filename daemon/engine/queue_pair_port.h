@@ -24,6 +24,7 @@ namespace rdmad::engine {
 
 class ShmQueuePairPort final : public QueuePairPort,
                                public WorkSource,
+                               private device::ReceiveSource,
                                public TableHook<ShmQueuePairPort, QpTag> {
  public:
   ShmQueuePairPort(EngineContext& context, const QueuePairPortInit& init);
@@ -37,6 +38,7 @@ class ShmQueuePairPort final : public QueuePairPort,
   void MoveToError(device::TimeNs now) noexcept;
 
  private:
+  void PostReceives() noexcept override;
   DrainResult DrainSends(uint32_t budget, device::TimeNs now) noexcept;
   DrainResult DrainRecvs(uint32_t budget, device::TimeNs now) noexcept;
   // False if the port is broken now.

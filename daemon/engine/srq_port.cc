@@ -1,5 +1,7 @@
 #include "daemon/engine/srq_port.h"
 
+#include "daemon/engine/early_receives.h"
+
 namespace rdmad::engine {
 
 ShmSrqPort::ShmSrqPort(EngineContext& context, const SrqPortInit& init)
@@ -15,11 +17,13 @@ ShmSrqPort::ShmSrqPort(EngineContext& context, const SrqPortInit& init)
 void ShmSrqPort::Activate(device::TimeNs) noexcept {
   session_.doorbells().Insert(doorbell_index_, *this);
   context_.events.AddObject(events_);
+  srq_.SetReceiveSource(this);
   // A doorbell that was rung before the table knew this port was ignored: look once.
   context_.active.PushBack(*this);
 }
 
 void ShmSrqPort::Deactivate(device::TimeNs) noexcept {
+  srq_.SetReceiveSource(nullptr);
   session_.doorbells().Remove(doorbell_index_);
   context_.events.RemoveObject(events_);
   Unlink();  // from the active list
@@ -53,6 +57,15 @@ DrainResult ShmSrqPort::Drain(uint32_t budget, device::TimeNs) noexcept {
   session_.counters().recv_wrs.Add(wrs);
   context_.work_requests.Add(wrs);
   return {wrs, !broken_ && recvs_.unread_slots() != 0};
+}
+
+void ShmSrqPort::PostReceives() noexcept {
+  if (broken_) return;
+  const EarlyReceives early =
+      PostEarly(recvs_, [this](const device::RecvWr& wr) { return srq_.PostRecv(wr); });
+  session_.counters().recv_wrs.Add(early.posted);
+  context_.work_requests.Add(early.posted);
+  if (early.more && !linked()) context_.active.PushBack(*this);
 }
 
 void ShmSrqPort::Break(const char* what) noexcept {

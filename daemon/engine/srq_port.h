@@ -14,7 +14,7 @@
 
 namespace rdmad::engine {
 
-class ShmSrqPort final : public SrqPort, public WorkSource {
+class ShmSrqPort final : public SrqPort, public WorkSource, private device::ReceiveSource {
  public:
   ShmSrqPort(EngineContext& context, const SrqPortInit& init);
 
@@ -23,6 +23,7 @@ class ShmSrqPort final : public SrqPort, public WorkSource {
   DrainResult Drain(uint32_t budget, device::TimeNs now) noexcept override;
 
  private:
+  void PostReceives() noexcept override;
   void Break(const char* what) noexcept;
 
   EngineContext& context_;

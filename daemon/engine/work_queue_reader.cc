@@ -115,7 +115,8 @@ ReadResult WorkQueueReader::NextRecv(WrScratch& scratch, device::RecvWr& wr) noe
     CopySges(slot.num_sge, scratch);
     wr.sges = std::span(scratch.sges.data(), slot.num_sge);
   }
-  head_ += 1u + slot.extra_slots;
+  last_recv_slots_ = 1u + slot.extra_slots;
+  head_ += last_recv_slots_;
   return well_formed ? ReadResult::kOk : ReadResult::kMalformed;
 }
 

@@ -45,6 +45,9 @@ class WorkQueueReader {
   uint32_t ah_handle() const noexcept { return ah_handle_; }
   [[nodiscard]] ReadResult NextRecv(WrScratch& scratch, device::RecvWr& wr) noexcept;
 
+  // The receive that NextRecv() read last, whatever it was, comes again with the next call.
+  void PutBackRecv() noexcept { head_ -= last_recv_slots_; }
+
   // Tells the client how far the reader has come; once per batch.
   void PublishHead() noexcept;
 
@@ -71,6 +74,7 @@ class WorkQueueReader {
   uint32_t head_ = 0;       // next slot to read
   uint32_t seen_tail_ = 0;  // `tail` as of Refresh()
   uint32_t ah_handle_ = 0;
+  uint32_t last_recv_slots_ = 0;
   bool corrupt_ = false;
 };
 

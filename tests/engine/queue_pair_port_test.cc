@@ -68,6 +68,45 @@ TEST_F(QueuePairPortTest, BytesArriveInlineAndNot) {
   EXPECT_EQ(Counters().recv_bytes, 2 * text.size());
 }
 
+// As a device does it in the middle of a message.
+TEST_F(QueuePairPortTest, ADeviceThatFindsNoReceiveGetsItBeforeTheDoorbell) {
+  TestQp qp(bed_, session_, cq_);
+  bed_.Settle();
+  ASSERT_EQ(qp.Recv(1), 0);
+  ASSERT_EQ(qp.Recv(2), 0);
+  qp.recvs.Publish();
+  ASSERT_NE(qp.qp->source, nullptr);
+  qp.qp->source->PostReceives();
+  ASSERT_EQ(qp.qp->recvs.size(), 2u);
+  EXPECT_EQ(qp.qp->recvs[0].wr_id, 1u);
+  qp.qp->source->PostReceives();
+  qp.Ring();
+  bed_.Settle();
+  EXPECT_EQ(qp.qp->recvs.size(), 2u) << "each once";
+  EXPECT_EQ(Counters().recv_wrs, 2u);
+}
+
+TEST_F(QueuePairPortTest, AReceiveThatIsWrongIsNotDealtWithInAMessage) {
+  for (const bool malformed : {false, true}) {
+    SCOPED_TRACE(malformed);
+    TestQp qp(bed_, session_, cq_);
+    bed_.Settle();
+    qp.qp->modified_to.clear();
+    if (!malformed) qp.qp->recv_results = {PostResult::kOk, PostResult::kTooManySges};
+    for (uint64_t id : {1, 2, 3}) ASSERT_EQ(qp.Recv(id), 0);
+    auto* const slots = reinterpret_cast<shm::WorkSlot*>(qp.recv_header + 1);
+    if (malformed) slots[1].flags = shm::kWorkInline;
+    qp.recvs.Publish();
+    qp.qp->source->PostReceives();
+    EXPECT_EQ(qp.qp->recvs.size(), 1u);
+    EXPECT_TRUE(qp.qp->modified_to.empty());
+    if (!malformed) qp.qp->recv_results = {PostResult::kTooManySges};
+    bed_.Settle();
+    EXPECT_EQ(qp.qp->state, QpState::kErr) << "in its turn, and without a doorbell";
+    EXPECT_EQ(WrIds(cq_.PollAll()), (std::vector<uint64_t>{1, 2, 3}));
+  }
+}
+
 TEST_F(QueuePairPortTest, WithoutADoorbellNothingIsRead) {
   TestQp qp(bed_, session_, cq_);
   bed_.Settle();  // the look that activation asks for

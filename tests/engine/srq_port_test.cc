@@ -66,6 +66,33 @@ TEST_F(SrqPortTest, MoreThanTheDeviceTakesCostsTheSession) {
   EXPECT_EQ(bed_.sink.corrupt.size(), 1u);
 }
 
+TEST_F(SrqPortTest, ADeviceThatFindsNoneGetsThemBeforeTheDoorbell) {
+  for (uint64_t id = 0; id < 3; ++id) ASSERT_EQ(writer_.PostRecv(id, {}), 0);
+  writer_.Publish();
+  ASSERT_NE(srq_.source, nullptr);
+  srq_.source->PostReceives();
+  EXPECT_EQ(srq_.wr_ids.size(), 3u);
+  srq_.source->PostReceives();
+  session_.ringer().Ring(3);
+  bed_.Settle();
+  EXPECT_EQ(srq_.wr_ids.size(), 3u) << "each once";
+  EXPECT_EQ(session_.port->Counters().recv_wrs, 3u);
+  bed_.Deactivate(*port_);
+  port_.reset();
+  bed_.Settle();
+  EXPECT_EQ(srq_.source, nullptr);
+}
+
+TEST_F(SrqPortTest, WhatIsWrongWaitsForItsTurn) {
+  srq_.result = device::PostResult::kQueueFull;
+  ASSERT_EQ(writer_.PostRecv(1, {}), 0);
+  writer_.Publish();
+  srq_.source->PostReceives();
+  EXPECT_TRUE(bed_.sink.corrupt.empty());
+  bed_.Settle();
+  EXPECT_EQ(bed_.sink.corrupt.size(), 1u) << "and no doorbell is needed for that";
+}
+
 TEST_F(SrqPortTest, LimitGoesToTheDeviceAndBack) {
   std::optional<device::QpResult> set;
   std::optional<uint32_t> armed;

@@ -108,9 +108,11 @@ class FakeSrq final : public device::Srq {
   uint32_t limit() const noexcept override { return limit_; }
   uint32_t max_wr() const noexcept override { return init_.max_wr; }
   uint32_t max_sge() const noexcept override { return init_.max_sge; }
+  void SetReceiveSource(device::ReceiveSource* its) noexcept override { source = its; }
   const device::SrqInit& init() const noexcept { return init_; }
 
   std::deque<uint64_t> wr_ids;
+  device::ReceiveSource* source = nullptr;
   device::PostResult result = device::PostResult::kOk;
   device::QpResult limit_result = device::QpResult::kOk;
 
@@ -320,7 +322,10 @@ class FakeQp final : public device::Qp {
     return moved;
   }
 
+  void SetReceiveSource(device::ReceiveSource* its) noexcept override { source = its; }
+
   FakeQp* peer = nullptr;
+  device::ReceiveSource* source = nullptr;
   mutable int queries = 0;  // of Query()
   bool copy_bytes = true;  // false: the addresses of its WRs are not to be believed
   device::QpState state = device::QpState::kReset;

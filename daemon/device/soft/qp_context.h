@@ -32,6 +32,7 @@ struct QpContext {
   Timer timer;  // the requester's
   ActiveNode active;
   ActiveNode srq_waiter;
+  device::ReceiveSource* receive_source = nullptr;
 
   device::QpState state() const noexcept { return attr.state; }
   bool reliable() const noexcept { return init.type == device::QpType::kRc; }

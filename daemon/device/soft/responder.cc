@@ -211,6 +211,7 @@ Finding Responder::TakeReceive() noexcept {
     if (qp_.srq != nullptr) {
       if (!qp_.srq->Take(&current_)) return Finding::kNotReady;
     } else {
+      if (queue_.empty() && qp_.receive_source != nullptr) qp_.receive_source->PostReceives();
       if (queue_.empty()) return Finding::kNotReady;
       queue_.Pop(&current_);
     }

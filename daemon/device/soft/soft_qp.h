@@ -72,6 +72,9 @@ class SoftQp final : public device::Qp, public TransportQp {
   void OnPacket(const Flow& flow, const wire::PacketView& packet, TimeNs now) noexcept override;
   void OnTimer(TimeNs now) noexcept override { requester_.OnTimer(now); }
   RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept override;
+  void SetReceiveSource(device::ReceiveSource* source) noexcept override {
+    context_.receive_source = source;
+  }
   bool OnReceivePosted() noexcept override;
   // Into kErr by the transport's own decision; flushes. Nothing happens if it is there already, or
   // reset.

@@ -57,6 +57,7 @@ QpResult SoftSrq::SetLimit(uint32_t limit) noexcept {
 }
 
 bool SoftSrq::Take(ReceiveWqe* out) noexcept {
+  if (queue_.empty() && source_ != nullptr) source_->PostReceives();
   const bool taken = !queue_.empty();
   if (taken) queue_.Pop(out);
   if (queue_.size() < limit_) {

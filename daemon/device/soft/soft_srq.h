@@ -35,6 +35,7 @@ class SoftSrq final : public device::Srq {
   [[nodiscard]] device::PostResult PostRecv(const device::RecvWr& wr) noexcept override;
   [[nodiscard]] device::QpResult SetLimit(uint32_t limit) noexcept override;
   uint32_t limit() const noexcept override { return limit_; }
+  void SetReceiveSource(device::ReceiveSource* source) noexcept override { source_ = source; }
 
   // For its QPs. False: there is none.
   bool Take(ReceiveWqe* out) noexcept;
@@ -53,6 +54,7 @@ class SoftSrq final : public device::Srq {
   const device::SrqInit init_;
   const std::shared_ptr<const void> lease_;
   ReceiveQueue queue_;
+  device::ReceiveSource* source_ = nullptr;
   uint32_t limit_ = 0;
   ActiveList waiters_;
 };

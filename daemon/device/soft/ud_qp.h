@@ -75,6 +75,9 @@ class UdQp final : public device::Qp, public TransportQp {
   void OnTimer(TimeNs) noexcept override {}
   RunResult Run(uint32_t budget_bytes, TimeNs now) noexcept override;
   bool OnReceivePosted() noexcept override { return false; }
+  void SetReceiveSource(device::ReceiveSource* source) noexcept override {
+    receive_source_ = source;
+  }
   void Receive(const Datagram& datagram) noexcept;
 
  private:
@@ -141,6 +144,7 @@ class UdQp final : public device::Qp, public TransportQp {
   bool looked_up_is_local_ = false;
 
   ReceiveQueue receives_;  // unused with an SRQ
+  device::ReceiveSource* receive_source_ = nullptr;
 };
 
 }  // namespace rdmad::soft

@@ -57,7 +57,7 @@ void UdQp::Receive(const Datagram& datagram) noexcept {
   wire::BuildReceivedGrh(
       {.source = datagram.flow.remote,
        .destination = datagram.flow.local,
-       .traffic_class = datagram.flow.traffic_class,
+       .traffic_class = static_cast<uint8_t>(datagram.flow.traffic_class | datagram.flow.ecn),
        .hop_limit = datagram.flow.hop_limit,
        .flow_label = datagram.flow.flow_label,
        .udp_payload_bytes = wire::UdpPayloadBytes(opcode, datagram.length_bytes)},
@@ -91,6 +91,7 @@ void UdQp::Receive(const Datagram& datagram) noexcept {
 bool UdQp::TakeReceive(uint64_t bytes, ReceiveWqe* wqe) noexcept {
   TransportCounters& counters = core_.counters;
   if (srq_ == nullptr) {
+    if (receives_.empty() && receive_source_ != nullptr) receive_source_->PostReceives();
     if (receives_.empty()) {
       Count(counters.drop_no_receive);
       return false;
