@@ -32,7 +32,7 @@ struct Flow {
   uint8_t traffic_class = 0;  // without the ECN bits
   uint8_t ecn = kNotEct;
   uint8_t hop_limit = 64;
-  uint32_t flow_label = 0;  // IPv6; 0: the kernel's choice. Not known of what was received
+  uint32_t flow_label = 0;  // IPv6; 0: the kernel's choice
 
   friend bool operator==(const Flow&, const Flow&) = default;
 };

@@ -5,11 +5,6 @@
 #include "daemon/base/socket_address.h"
 #include "daemon/device/soft/udp_socket.h"
 
-// Of linux/in6.h, which cannot be included beside netinet/in.h.
-#ifndef IPV6_FLOWINFO
-#define IPV6_FLOWINFO 11
-#endif
-
 namespace rdmad::soft {
 
 UdpPeer::UdpPeer(const Flow& flow, uint16_t port) noexcept {
@@ -28,7 +23,7 @@ UdpPeer::UdpPeer(const Flow& flow, uint16_t port) noexcept {
           : AddControl(IPPROTO_IPV6, IPV6_HOPLIMIT, flow.hop_limit);
   }
   if (!is_v4 && flow.flow_label != 0) {
-    AddControl(IPPROTO_IPV6, IPV6_FLOWINFO, static_cast<int>(htonl(flow.flow_label & 0xfffff)));
+    AddControl(IPPROTO_IPV6, kIpv6FlowInfo, static_cast<int>(htonl(flow.flow_label & 0xfffff)));
   }
 }
 

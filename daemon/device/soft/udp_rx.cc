@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "daemon/base/socket_address.h"
+#include "daemon/device/soft/udp_socket.h"
 #include "daemon/wire/icrc.h"
 #include "daemon/wire/icrc_id.h"
 #include "daemon/wire/icrc_run.h"
@@ -22,11 +23,14 @@ namespace {
 // Batches are large: few of them keep the turn short and the buffers in the processor's cache.
 // Singles are small: many of them share the cost of the system call.
 constexpr size_t kMessagesPerCallOfBatches = 8;
+constexpr uint32_t kFlowLabelMask = 0xfffff;
 constexpr size_t kBatchBytes = 16384;  // a message of this size or more is called a batch
 
 struct Ancillary {
   size_t segment_bytes = 0;  // 0: the message is one packet
   uint8_t traffic_class = 0;
+  uint8_t hop_limit = Flow{}.hop_limit;
+  uint32_t flow_label = 0;
 };
 
 template <typename T>
@@ -50,6 +54,11 @@ Ancillary ReadControl(const msghdr& header) noexcept {
       result.traffic_class = ControlValue<uint8_t>(control);
     } else if (control->cmsg_level == IPPROTO_IPV6 && control->cmsg_type == IPV6_TCLASS) {
       result.traffic_class = static_cast<uint8_t>(ControlValue<int>(control));
+    } else if ((control->cmsg_level == IPPROTO_IP && control->cmsg_type == IP_TTL) ||
+               (control->cmsg_level == IPPROTO_IPV6 && control->cmsg_type == IPV6_HOPLIMIT)) {
+      result.hop_limit = static_cast<uint8_t>(ControlValue<int>(control));
+    } else if (control->cmsg_level == IPPROTO_IPV6 && control->cmsg_type == kIpv6FlowInfo) {
+      result.flow_label = ntohl(ControlValue<uint32_t>(control)) & kFlowLabelMask;
     }
   }
   return result;
@@ -133,8 +142,10 @@ void UdpRx::OnMessage(const mmsghdr& header, std::span<const uint8_t> bytes,
   flow.local = local_;
   flow.remote = source->ip;
   flow.traffic_class = ancillary.traffic_class & static_cast<uint8_t>(~kEcnMask);
-  // A batch holds packets of one traffic class, so this is each one's.
+  // A batch holds packets whose IP headers say the same, so this is each one's.
   flow.ecn = ancillary.traffic_class & kEcnMask;
+  flow.hop_limit = ancillary.hop_limit;
+  flow.flow_label = ancillary.flow_label;
   if (flow.ecn == kEcnCe) counters_->rx_ecn_ce.Add();
   const wire::IcrcFlow icrc_flow(source->ip, local_, source->port, port_);
   wire::IcrcRun icrc(icrc_flow);

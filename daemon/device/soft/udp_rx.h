@@ -28,8 +28,8 @@
 namespace rdmad::soft {
 
 // Takes what was received. The packet's spans are valid during the call.
-// `flow.traffic_class` is the peer's, `flow.ecn` what routers made of it; `flow.hop_limit` is the
-// default, not the peer's.
+// `flow.traffic_class` and `flow.flow_label` are the peer's; `flow.ecn` and `flow.hop_limit` what
+// routers have left of the peer's.
 class PacketRx {
  public:
   virtual ~PacketRx() = default;

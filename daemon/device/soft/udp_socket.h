@@ -25,6 +25,8 @@
 namespace rdmad::soft {
 
 inline constexpr int kDefaultHopLimit = 64;
+// IPV6_FLOWINFO of linux/in6.h, which cannot be included beside netinet/in.h.
+inline constexpr int kIpv6FlowInfo = 11;
 
 struct UdpSocketOptions {
   uint32_t receive_buffer_bytes = 16u << 20;

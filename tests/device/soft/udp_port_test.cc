@@ -565,6 +565,42 @@ TEST(UdpPort, ReportsThePeersTrafficClassWithoutEcn) {
   EXPECT_EQ(collector.packets[0].flow.traffic_class, 0x68);
 }
 
+// Of a single packet and of a batch.
+TEST(UdpPort, ReportsWhatThePeersIpHeaderSays) {
+  const struct {
+    IpAddress from, to;
+    uint32_t flow_label;
+  } kTable[] = {
+      {kLeft, kRight, 0},
+      {*IpAddress::Parse("::1"), *IpAddress::Parse("fd00:4791::2"), 0xabcde},
+  };
+  for (const auto& row : kTable) {
+    SCOPED_TRACE(row.to.ToString());
+    if (row.to.is_v6() && !testing::AddIpv6Address(row.to.ToString())) {
+      GTEST_SKIP() << "needs a network namespace";
+    }
+    const auto from = OpenOrDie(row.from);
+    const auto to = OpenOrDie(row.to);
+    for (const int count : {1, 3}) {
+      PacketList list;
+      for (int i = 0; i < count; ++i) list.Add(wire::Opcode::kUdSendOnly, 100);
+      Flow flow{row.from, row.to};
+      flow.traffic_class = 0x68;
+      flow.hop_limit = 9;
+      flow.flow_label = row.flow_label;
+      ASSERT_EQ(from->Send(flow, list.packets()), static_cast<size_t>(count));
+      Collector collector;
+      Drain(*to, &collector);
+      ASSERT_EQ(collector.packets.size(), static_cast<size_t>(count));
+      for (const auto& packet : collector.packets) {
+        EXPECT_EQ(packet.flow.hop_limit, 9);
+        EXPECT_EQ(packet.flow.flow_label, row.flow_label);
+        EXPECT_EQ(packet.flow.traffic_class, 0x68);
+      }
+    }
+  }
+}
+
 TEST(UdpPort, TakenPortIsNamedWithWhatToDo) {
   const auto first = OpenOrDie(kLeft);
   const auto second = UdpPort::Open(kLeft, testing::TestPort());
