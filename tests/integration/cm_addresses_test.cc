@@ -60,13 +60,13 @@ class LinkLocalTest : public ::testing::Test {
     return absl::StrCat(address, "%", index);
   }
   static absl::StatusOr<ListeningId> ListenAt(const Client& at, const std::string& address,
-                                              uint16_t port) {
+                                              uint16_t port, int backlog = 128) {
     ListeningId result;
     RD_ASSIGN_OR_RETURN(result.channel, EventChannel::Create(at));
     RD_ASSIGN_OR_RETURN(result.id, CmId::Create(at, result.channel.get()));
     RD_ASSIGN_OR_RETURN(const Address local, Address::Parse(WithPort(address, port)));
     RD_RETURN_IF_ERROR(result.id->BindAddr(local));
-    RD_RETURN_IF_ERROR(result.id->Listen());
+    RD_RETURN_IF_ERROR(result.id->Listen(backlog));
     result.address = result.id->local_addr();
     return result;
   }
@@ -85,7 +85,10 @@ class LinkLocalTest : public ::testing::Test {
                          ExpectEvent(*listener.channel, CmEventType::kConnectRequest));
     pair.passive = request->TakeId();
     request.reset();
-    EXPECT_EQ(pair.passive->local_addr().scope_id, listener.address.scope_id);
+    devices_.push_back(pair.passive->device_index());
+    if (!listener.address.IsAny()) {
+      EXPECT_EQ(pair.passive->local_addr().scope_id, listener.address.scope_id);
+    }
     ASSERT_OK(pair.passive->CreateQp(nullptr, {}));
     ASSERT_OK(pair.passive->qp().PostRecv(1, nullptr, 0, nullptr));
     ASSERT_OK(pair.passive->Accept());
@@ -97,6 +100,9 @@ class LinkLocalTest : public ::testing::Test {
     ASSERT_OK(pair.passive->GetRecvComp(Slow(absl::Seconds(10))));
     EXPECT_TRUE(absl::IsDeadlineExceeded(other.channel->GetEvent(absl::ZeroDuration()).status()));
   }
+
+  // Of the listeners' ends of the connections.
+  std::vector<std::optional<uint32_t>> devices_;
 
  private:
   struct Host {
@@ -137,6 +143,45 @@ TEST_F(LinkLocalTest, TheSameAddressAndPortIsHeldOncePerInterface) {
   EXPECT_NE(one.id->device_index(), two.id->device_index());
   ExpectConnection(1, On(1, "rd0", kOwn), one, two);
   ExpectConnection(2, On(2, "rd0", kOwn), two, one);
+}
+
+TEST_F(LinkLocalTest, AWildcardListenerIsReachedThroughEveryDevice) {
+  ASSERT_OK_AND_ASSIGN(ListeningId any, ListenAt(client(0), "::", 7471));
+  ASSERT_OK_AND_ASSIGN(ListeningId other, ListenAt(client(0), On(0, "rd0", kOwn), 7472));
+  ExpectConnection(1, On(1, "rd0", kOwn), any, other);
+  ExpectConnection(2, On(2, "rd0", kOwn), any, other);
+  ASSERT_EQ(devices_.size(), 2u);
+  EXPECT_NE(devices_[0], devices_[1]);
+}
+
+// Its backlog is one for all of them: what comes beyond it is asked again, and gets in.
+TEST_F(LinkLocalTest, AWildcardListenerHasOneBacklogForAllDevices) {
+  ASSERT_OK_AND_ASSIGN(ListeningId any, ListenAt(client(0), "::", 7471, 1));
+  ActiveId active[2];
+  const auto connect = [&](int host) -> absl::Status {
+    RD_ASSIGN_OR_RETURN(const Address peer, Address::Parse(WithPort(On(host, "rd0", kOwn), 7471)));
+    RD_ASSIGN_OR_RETURN(active[host - 1], Resolve(client(host), peer));
+    RD_RETURN_IF_ERROR(active[host - 1].id->CreateQp(nullptr, {}));
+    return active[host - 1].id->Connect();
+  };
+  const auto take = [&]() -> absl::StatusOr<std::unique_ptr<CmId>> {
+    RD_ASSIGN_OR_RETURN(auto request, ExpectEvent(*any.channel, CmEventType::kConnectRequest));
+    return request->TakeId();
+  };
+  ASSERT_OK(connect(1));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CmId> first, take());
+  ASSERT_OK(connect(2));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(any.channel->GetEvent(absl::Milliseconds(500)).status()))
+      << "one request is not answered yet";
+  ASSERT_OK(first->CreateQp(nullptr, {}));
+  ASSERT_OK(first->Accept());
+  ASSERT_OK(ExpectEvent(*active[0].channel, CmEventType::kEstablished));
+  ASSERT_OK(ExpectEvent(*any.channel, CmEventType::kEstablished));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CmId> second, take());
+  EXPECT_NE(first->device_index(), second->device_index());
+  ASSERT_OK(second->CreateQp(nullptr, {}));
+  ASSERT_OK(second->Accept());
+  ASSERT_OK(ExpectEvent(*active[1].channel, CmEventType::kEstablished));
 }
 
 TEST_F(LinkLocalTest, WithoutAScopeItIsRefusedAndSaysSo) {
