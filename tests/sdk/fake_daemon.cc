@@ -216,6 +216,9 @@ absl::Status FakeDaemon::Call(const std::string& method, const google::protobuf:
     qp.send_ring = reinterpret_cast<shm::WorkQueueHeader*>(
         AllocateRing(shm::WorkQueueBytes(send_slots), send_slots, reply->mutable_send_ring()));
     qp.send_slots = send_slots;
+    // The SRQ's own number, as with its creation, unless a test says otherwise.
+    const uint32_t own = static_cast<uint32_t>(request.srq());
+    reply->set_srq_doorbell_index(srq_doorbell != 0 ? srq_doorbell : own);
     if (request.srq() == 0) {
       qp.recv_ring = reinterpret_cast<shm::WorkQueueHeader*>(
           AllocateRing(shm::WorkQueueBytes(recv_slots), recv_slots, reply->mutable_recv_ring()));

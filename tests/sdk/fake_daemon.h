@@ -64,6 +64,7 @@ class FakeDaemon {
   uint32_t PublishedSrqReceives(uint64_t srq) const;
   // QPs and SRQs.
   bool DoorbellRung(uint64_t queue) const;
+  uint32_t srq_doorbell = 0;  // that the next QPs' replies name; 0: the SRQ's own
   void SetEngineSleeping(bool sleeping);
   // Bytes in the wake pipe; takes them out.
   int TakeWakes();

@@ -166,6 +166,16 @@ TEST_F(SharedReceiveQueueTest, ChainStopsAtTheBadOneAndTakesThoseBefore) {
   for (uint32_t i = 2; i < kDepth; ++i) EXPECT_TRUE(Post(1).ok());
 }
 
+// It comes to an engine with its first QP, which may be another one than was said at its creation.
+TEST_F(SharedReceiveQueueTest, RingsWhereTheQpsReplySaysAlsoForWhatWasPostedBefore) {
+  constexpr uint32_t kElsewhere = 200;
+  ASSERT_TRUE(Post(1).ok());
+  daemon_.srq_doorbell = kElsewhere;
+  EXPECT_FALSE(daemon_.DoorbellRung(kElsewhere));
+  const QueuePair moved = MakeQp();
+  EXPECT_TRUE(daemon_.DoorbellRung(kElsewhere));
+}
+
 TEST_F(SharedReceiveQueueTest, DestroyedQpGivesTheUnpolledPlacesBack) {
   PostAll();
   const std::array<uint64_t, 3> places = {Take(), Take(), Take()};

@@ -24,7 +24,7 @@ namespace rdmad::soft {
 
 class MrKeys {
  public:
-  // As many as sixteen sessions may have by their default quota; memory is taken as they are used.
+  // Several times what one session may have by its default quota; memory is taken as they are used.
   static constexpr uint32_t kDefaultCount = 1u << 20;
   static constexpr int kGenerationBits = 8;
 
