@@ -120,19 +120,16 @@ absl::StatusOr<std::shared_ptr<CompletionQueueState>> CompletionQueueState::Crea
   request.set_depth(depth);
   request.set_channel(channel == nullptr ? 0 : channel->handle());
   SDK_ASSIGN_OR_RETURN(const v1::CreateCqReply reply, session->Call(rpc::kCreateCq, request));
-  // Each reply may bring descriptors, so both are looked at before either fails.
-  absl::StatusOr<MappedQueue> ring = session->MapQueue(reply.ring(), shm::CqBytes(reply.ring().slot_count()));
-  const absl::StatusOr<const Lane*> lane = session->MapLane(comp_vector, reply.has_lane() ? &reply.lane() : nullptr);
-  absl::Status status = ring.status();
-  status.Update(lane.status());
-  if (!status.ok()) {
+  const absl::StatusOr<LaneQueue> queue =
+      session->MapQueueInLane(reply, shm::CqBytes(reply.ring().slot_count()), comp_vector);
+  if (!queue.ok()) {
     v1::DestroyCqRequest destroy;
     destroy.set_cq(reply.cq());
     session->Release(rpc::kDestroyCq, destroy).IgnoreError();
-    return status;
+    return queue.status();
   }
   std::shared_ptr<CompletionQueueState> cq(
-      new CompletionQueueState(session, channel, reply.cq(), reply.depth(), *ring, context, comp_vector, **lane));
+      new CompletionQueueState(session, channel, reply.cq(), reply.depth(), queue->ring, context, comp_vector, *queue->lane));
   if (channel != nullptr) channel->AddCq(cq);
   return cq;
 }

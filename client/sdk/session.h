@@ -26,6 +26,7 @@
 #include "client/sdk/mapping.h"
 #include "client/sdk/qp_table.h"
 #include "client/sdk/rpc.h"
+#include "client/sdk/status_macros.h"
 #include "rdmad/client.h"
 
 namespace rdmad::sdk {
@@ -38,6 +39,12 @@ class PoolMapping;
 struct MappedQueue {
   std::byte* data = nullptr;
   uint32_t slot_count = 0;
+};
+
+// One that belongs to an engine.
+struct LaneQueue {
+  MappedQueue ring;
+  const Lane* lane = nullptr;
 };
 
 // Who holds on to memory of pools until a completion has been looked at.
@@ -86,6 +93,15 @@ class Session : public std::enable_shared_from_this<Session> {
   // The engine of a completion vector, as long as the session. `sent`: what the reply that made a queue there says of it,
   // or null if it says nothing, since an earlier one did.
   absl::StatusOr<const Lane*> MapLane(uint32_t comp_vector, const v1::EngineLane* sent);
+  // Both of a queue that a reply names: descriptors of each are taken, whether or not the other fails.
+  template <typename Reply>
+  absl::StatusOr<LaneQueue> MapQueueInLane(const Reply& reply, uint64_t queue_bytes, uint32_t comp_vector) {
+    const absl::StatusOr<MappedQueue> queue = MapQueue(reply.ring(), queue_bytes);
+    const absl::StatusOr<const Lane*> lane = MapLane(comp_vector, reply.has_lane() ? &reply.lane() : nullptr);
+    SDK_RETURN_IF_ERROR(queue.status());
+    SDK_RETURN_IF_ERROR(lane.status());
+    return LaneQueue{*queue, *lane};
+  }
 
   // As last seen.
   bool alive() const noexcept { return alive_.load(std::memory_order_acquire); }

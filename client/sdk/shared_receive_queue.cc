@@ -58,19 +58,15 @@ absl::StatusOr<std::shared_ptr<SrqState>> SrqState::Create(const std::shared_ptr
   request.set_limit(init.limit);
   request.set_comp_vector(init.comp_vector);
   SDK_ASSIGN_OR_RETURN(const v1::CreateSrqReply reply, pd->session()->Call(rpc::kCreateSrq, request));
-  const absl::StatusOr<MappedQueue> ring =
-      pd->session()->MapQueue(reply.ring(), shm::WorkQueueBytes(reply.ring().slot_count()));
-  const absl::StatusOr<const Lane*> lane =
-      pd->session()->MapLane(init.comp_vector, reply.has_lane() ? &reply.lane() : nullptr);
-  absl::Status status = ring.status();
-  status.Update(lane.status());
-  if (!status.ok()) {
+  const absl::StatusOr<LaneQueue> queue =
+      pd->session()->MapQueueInLane(reply, shm::WorkQueueBytes(reply.ring().slot_count()), init.comp_vector);
+  if (!queue.ok()) {
     v1::DestroySrqRequest destroy;
     destroy.set_srq(reply.srq());
     pd->session()->Release(rpc::kDestroySrq, destroy).IgnoreError();
-    return status;
+    return queue.status();
   }
-  return std::shared_ptr<SrqState>(new SrqState(pd, reply, *ring, **lane, init));
+  return std::shared_ptr<SrqState>(new SrqState(pd, reply, queue->ring, *queue->lane, init));
 }
 
 SrqState::~SrqState() { Destroy().IgnoreError(); }

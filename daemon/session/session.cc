@@ -1,4 +1,5 @@
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 
 #include <memory>
 #include <utility>

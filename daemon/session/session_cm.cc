@@ -10,6 +10,7 @@
 #include "daemon/session/convert.h"
 #include "daemon/session/pipe.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 
 namespace rdmad::session {
 namespace {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 
 namespace rdmad::session {
 namespace {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 
 namespace rdmad::session {
 namespace {

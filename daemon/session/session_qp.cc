@@ -8,6 +8,7 @@
 #include "daemon/memory/queue_layout.h"
 #include "daemon/session/convert.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 #include "proto/shm/doorbell.h"
 #include "proto/shm/work_queue.h"
 

@@ -8,6 +8,7 @@
 #include "daemon/base/status_macros.h"
 #include "daemon/memory/queue_layout.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 #include "proto/shm/work_queue.h"
 
 namespace rdmad::session {

@@ -8,6 +8,7 @@
 #include "daemon/base/status_macros.h"
 #include "daemon/session/convert.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 
 namespace rdmad::session {
 namespace {

@@ -9,6 +9,7 @@
 #include "daemon/session/convert.h"
 #include "daemon/session/pipe.h"
 #include "daemon/session/session.h"
+#include "daemon/session/session_tables.h"
 #include "proto/shm/completion_queue.h"
 
 namespace rdmad::session {

@@ -135,4 +135,10 @@ QpResult CheckModify(QpType type, QpState current, const QpAttr& attr) noexcept 
   return ValuesAreLegal(current, attr) ? QpResult::kOk : QpResult::kBadValue;
 }
 
+void TakeSqdNotify(const QpAttr& attr, QpAttr* own) noexcept {
+  if ((attr.mask & kQpAttrState) == 0 || own->state == QpState::kSqd) return;
+  own->en_sqd_async_notify =
+      (attr.mask & kQpAttrEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify;
+}
+
 }  // namespace rdmad::soft

@@ -18,4 +18,8 @@ namespace rdmad::soft {
 [[nodiscard]] device::QpResult CheckModify(device::QpType type, device::QpState current,
                                            const device::QpAttr& attr) noexcept;
 
+// Whether the end of a drain is to be told: said with the step into kSqd, and kept while it is there.
+// `own` are the QP's attributes before its state changes.
+void TakeSqdNotify(const device::QpAttr& attr, device::QpAttr* own) noexcept;
+
 }  // namespace rdmad::soft

@@ -166,9 +166,7 @@ void SoftQp::Apply(const QpAttr& attr) noexcept {
   if (named(kQpAttrSqPsn)) own.sq_psn = attr.sq_psn;
   if (named(kQpAttrMaxDestRdAtomic)) own.max_dest_rd_atomic = attr.max_dest_rd_atomic;
   if (named(kQpAttrDestQpn)) own.dest_qpn = attr.dest_qpn;
-  if (named(kQpAttrState) && own.state != QpState::kSqd) {
-    own.en_sqd_async_notify = named(kQpAttrEnSqdAsyncNotify) && attr.en_sqd_async_notify;
-  }
+  TakeSqdNotify(attr, &own);
 }
 
 // The one place where the state changes: leaves the old one and enters `next`.

@@ -87,10 +87,7 @@ QpResult UdQp::Modify(const QpAttr& attr, TimeNs) noexcept {
   if ((attr.mask & kQpAttrPort) != 0) attr_.port = attr.port;
   if ((attr.mask & kQpAttrSqPsn) != 0) attr_.sq_psn = attr.sq_psn;
   if ((attr.mask & kQpAttrState) == 0) return QpResult::kOk;
-  if (attr_.state != QpState::kSqd) {
-    attr_.en_sqd_async_notify =
-        (attr.mask & kQpAttrEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify;
-  }
+  TakeSqdNotify(attr, &attr_);
   MoveTo(attr.state);
   return QpResult::kOk;
 }
