@@ -27,8 +27,8 @@ namespace rdmad::control {
 
 struct AttachServerOptions {
   std::chrono::milliseconds silence_limit{5000};  // from connect to AttachRequest
-  size_t max_waiting = 256;
-  size_t max_waiting_per_user = 16;
+  size_t max_waiting = 1024;
+  size_t max_waiting_per_user = 128;
   std::chrono::milliseconds accept_pause{100};  // when the process has no descriptor left
 };
 

@@ -73,12 +73,11 @@ struct GrpcProtocol::Callbacks {
   static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                       size_t name_bytes, const uint8_t* value, size_t value_bytes, uint8_t,
                       void* user) {
-    Stream* stream = Self(user).Find(frame->hd.stream_id);
-    if (stream == nullptr) return 0;
-    // nghttp2 resets the stream.
-    return Self(user).TakeHeader(*stream, View(name, name_bytes), View(value, value_bytes))
-               ? 0
-               : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    const int32_t id = frame->hd.stream_id;
+    if (Stream* stream = Self(user).Find(id)) {
+      Self(user).TakeHeader(id, *stream, View(name, name_bytes), View(value, value_bytes));
+    }
+    return 0;
   }
 
   static int OnData(nghttp2_session*, uint8_t, int32_t id, const uint8_t* data, size_t bytes,
@@ -108,7 +107,7 @@ struct GrpcProtocol::Callbacks {
   }
 
   static int OnStreamClosed(nghttp2_session*, int32_t id, uint32_t, void* user) {
-    Self(user).streams_.erase(id);
+    Self(user).Forget(id);
     return 0;
   }
 
@@ -119,6 +118,7 @@ struct GrpcProtocol::Callbacks {
     const size_t bytes = std::min(room, stream->reply.size() - stream->reply_sent);
     std::memcpy(buffer, stream->reply.data() + stream->reply_sent, bytes);
     stream->reply_sent += bytes;
+    Self(user).held_bytes_ -= bytes;
     if (stream->reply_sent == stream->reply.size()) {
       *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
       const nghttp2_nv status = Field("grpc-status", "0");
@@ -168,9 +168,16 @@ bool GrpcProtocol::Receive(std::string_view bytes) {
   return taken == static_cast<ssize_t>(bytes.size());
 }
 
-std::vector<GrpcProtocol::Call> GrpcProtocol::TakeCalls() {
-  unanswered_ += calls_.size();
-  return std::exchange(calls_, {});
+bool GrpcProtocol::HasCall() const noexcept {
+  return !calls_.empty() && unanswered_ < kMaxCalls && held_bytes_ < kMostHeldBytes;
+}
+
+std::optional<GrpcProtocol::Call> GrpcProtocol::TakeCall() {
+  if (!HasCall()) return std::nullopt;
+  Call call = std::move(calls_.front());
+  calls_.pop_front();
+  ++unanswered_;
+  return call;
 }
 
 void GrpcProtocol::Respond(int32_t id, const absl::Status& status, std::string reply) {
@@ -192,12 +199,13 @@ void GrpcProtocol::Terminate() {
 std::string_view GrpcProtocol::Output() {
   const uint8_t* bytes = nullptr;
   const ssize_t count = nghttp2_session_mem_send(session_.get(), &bytes);
+  if (count < 0) failed_ = true;
   return count > 0 ? View(bytes, static_cast<size_t>(count)) : std::string_view();
 }
 
 bool GrpcProtocol::over() const {
-  return nghttp2_session_want_read(session_.get()) == 0 &&
-         nghttp2_session_want_write(session_.get()) == 0;
+  return failed_ || (nghttp2_session_want_read(session_.get()) == 0 &&
+                     nghttp2_session_want_write(session_.get()) == 0);
 }
 
 GrpcProtocol::Stream* GrpcProtocol::Find(int32_t id) {
@@ -205,9 +213,23 @@ GrpcProtocol::Stream* GrpcProtocol::Find(int32_t id) {
   return found == streams_.end() ? nullptr : &found->second;
 }
 
-bool GrpcProtocol::TakeHeader(Stream& stream, std::string_view name, std::string_view value) {
+void GrpcProtocol::Forget(int32_t id) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  held_bytes_ -= found->second.reply.size() - found->second.reply_sent;
+  streams_.erase(found);
+  std::erase_if(calls_, [id](const Call& call) { return call.stream == id; });
+}
+
+void GrpcProtocol::TakeHeader(int32_t id, Stream& stream, std::string_view name,
+                              std::string_view value) {
+  if (stream.answered) return;
   stream.header_bytes += name.size() + value.size() + kFieldOverhead;
-  if (stream.header_bytes > kMaxHeaderBytes) return false;
+  if (stream.header_bytes > kMaxHeaderBytes) {
+    return SendError(id, stream,
+                     absl::ResourceExhaustedError(absl::StrCat(
+                         "the call's metadata is too long: limit=", kMaxHeaderBytes, " bytes")));
+  }
   if (name == ":path") {
     stream.method = value;
   } else if (name == "content-type") {
@@ -216,7 +238,6 @@ bool GrpcProtocol::TakeHeader(Stream& stream, std::string_view name, std::string
     // Text that is no base64 is no session's token either.
     if (!absl::Base64Unescape({value.data(), value.size()}, &stream.token)) stream.token.clear();
   }
-  return true;
 }
 
 void GrpcProtocol::TakeBody(int32_t id, Stream& stream, std::string_view bytes) {
@@ -239,7 +260,7 @@ void GrpcProtocol::TakeEnd(int32_t id, Stream& stream) {
   if (!stream.is_grpc) {
     stream.answered = true;
     const nghttp2_nv status = Field(":status", "415");
-    nghttp2_submit_response(session_.get(), id, &status, 1, nullptr);
+    failed_ |= nghttp2_submit_response(session_.get(), id, &status, 1, nullptr) != 0;
     return;
   }
   if (stream.body.size() < kPrefixBytes ||
@@ -255,10 +276,11 @@ void GrpcProtocol::TakeEnd(int32_t id, Stream& stream) {
 void GrpcProtocol::SendReply(int32_t id, Stream& stream, std::string reply) {
   stream.answered = true;
   stream.reply = Framed(reply);
+  held_bytes_ += stream.reply.size();
   const nghttp2_nv fields[] = {Field(":status", "200"), Field("content-type", "application/grpc")};
   nghttp2_data_provider provider{};
   provider.read_callback = Callbacks::ReadReply;
-  nghttp2_submit_response(session_.get(), id, fields, std::size(fields), &provider);
+  failed_ |= nghttp2_submit_response(session_.get(), id, fields, std::size(fields), &provider) != 0;
 }
 
 void GrpcProtocol::SendError(int32_t id, Stream& stream, const absl::Status& status) {
@@ -270,7 +292,7 @@ void GrpcProtocol::SendError(int32_t id, Stream& stream, const absl::Status& sta
       Encoded({status.message().data(), std::min<size_t>(status.message().size(), 1024)});
   const nghttp2_nv fields[] = {Field(":status", "200"), Field("content-type", "application/grpc"),
                                Field("grpc-status", code), Field("grpc-message", message)};
-  nghttp2_submit_response(session_.get(), id, fields, std::size(fields), nullptr);
+  failed_ |= nghttp2_submit_response(session_.get(), id, fields, std::size(fields), nullptr) != 0;
 }
 
 }  // namespace rdmad::control

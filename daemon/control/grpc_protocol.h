@@ -7,20 +7,23 @@
 // nobody takes the answers of, calls begun and reset), does not tell whose a connection is or that
 // it has ended, and hands each call from thread to thread.
 //
-// What one connection can make the daemon keep: kMaxCalls calls with headers of kMaxHeaderBytes and
-// a request of kMaxRequestBytes each, their answers, and what nghttp2 bounds (HPACK's 4 KiB, 8
-// CONTINUATION frames, kMaxUnsentAcks answers to pings and settings).
+// What one connection can make the daemon keep: kMaxCalls calls under way and as many that wait,
+// with headers of kMaxHeaderBytes and a request of kMaxRequestBytes each; kMostHeldBytes of
+// answers, and what was under way when there were so many; and what nghttp2 bounds (HPACK's 4 KiB,
+// 8 CONTINUATION frames, kMaxUnsentAcks answers to pings and settings, some 33 calls a second that
+// are given up).
 //
 // Thread: control. Owner: RpcConnection.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/status/status.h"
 
@@ -38,6 +41,8 @@ class GrpcProtocol {
       16 * 1024;                                       // the longest that means anything: some 500
   static constexpr size_t kMaxHeaderBytes = 8 * 1024;  // of one call, as HTTP/2 counts them
   static constexpr size_t kMaxUnsentAcks = 100;
+  // Answers that the peer does not let go out; while there are more, no call is begun.
+  static constexpr size_t kMostHeldBytes = 1 << 20;
 
   struct Call {
     int32_t stream = 0;   // to answer it by
@@ -55,8 +60,10 @@ class GrpcProtocol {
   // to be received; Output() may have the reason for the peer.
   bool Receive(std::string_view bytes);
 
-  // Calls that have become whole, each once.
-  [[nodiscard]] std::vector<Call> TakeCalls();
+  // The next call that has become whole; none while enough are under way. One that the peer gives
+  // up before it is taken is not begun.
+  [[nodiscard]] std::optional<Call> TakeCall();
+  [[nodiscard]] bool HasCall() const noexcept;
 
   // Answers a call; one that the peer has given up meanwhile is forgotten. `reply` counts only if
   // `status` is OK.
@@ -68,11 +75,10 @@ class GrpcProtocol {
   // The next bytes for the peer, valid until the next call of any method; empty: none for now.
   [[nodiscard]] std::string_view Output();
 
-  // Calls taken and not yet answered, also those whose stream is gone. Nothing should be received
-  // while there are kMaxCalls.
+  // Calls taken and not yet answered, also those whose stream is gone.
   [[nodiscard]] size_t unanswered() const noexcept { return unanswered_; }
 
-  // Neither side has anything more to say.
+  // Neither side has anything more to say, or this one cannot (there is no memory).
   [[nodiscard]] bool over() const;
 
  private:
@@ -93,17 +99,19 @@ class GrpcProtocol {
   };
 
   Stream* Find(int32_t id);
-  // Returns false if the call's headers are too many.
-  bool TakeHeader(Stream& stream, std::string_view name, std::string_view value);
+  void TakeHeader(int32_t id, Stream& stream, std::string_view name, std::string_view value);
   void TakeBody(int32_t id, Stream& stream, std::string_view bytes);
   void TakeEnd(int32_t id, Stream& stream);
   void SendReply(int32_t id, Stream& stream, std::string reply);
   void SendError(int32_t id, Stream& stream, const absl::Status& status);
+  void Forget(int32_t id);
 
   std::unique_ptr<nghttp2_session, SessionDeleter> session_;
   std::unordered_map<int32_t, Stream> streams_;
-  std::vector<Call> calls_;
+  std::deque<Call> calls_;  // whole, of streams that there are
   size_t unanswered_ = 0;
+  size_t held_bytes_ = 0;  // of answers
+  bool failed_ = false;
 };
 
 }  // namespace rdmad::control

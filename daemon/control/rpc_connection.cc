@@ -3,7 +3,9 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <boost/asio/post.hpp>
 #include <cerrno>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -41,29 +43,30 @@ void RpcConnection::Receive() {
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Continue();
   if (count <= 0) return End();
   broken_ = !protocol_.Receive({bytes.data(), static_cast<size_t>(count)});
-  Dispatch();
-  if (socket_.is_open()) Continue();
+  Continue();
 }
 
-void RpcConnection::Dispatch() {
-  dispatching_ = true;
-  for (GrpcProtocol::Call& call : protocol_.TakeCalls()) {
-    const auto respond = [self = shared_from_this(), stream = call.stream](
-                             const absl::Status& status, std::string reply) {
-      self->protocol_.Respond(stream, status, std::move(reply));
-      if (self->socket_.is_open() && !self->dispatching_) self->Continue();
-    };
-    // A call may have closed this connection.
-    if (socket_.is_open())
-      on_call_({std::move(call.method), std::move(call.token), std::move(call.request), respond});
-  }
-  dispatching_ = false;
+void RpcConnection::BeginNextCall() {
+  if (std::exchange(calling_, true)) return;
+  boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->calling_ = false;
+    if (!self->socket_.is_open()) return;
+    if (std::optional<GrpcProtocol::Call> call = self->protocol_.TakeCall()) {
+      self->on_call_({std::move(call->method), std::move(call->token), std::move(call->request),
+                      [self, stream = call->stream](const absl::Status& status, std::string reply) {
+                        self->protocol_.Respond(stream, status, std::move(reply));
+                        if (self->socket_.is_open()) self->Continue();
+                      }});
+    }
+    if (self->socket_.is_open()) self->Continue();
+  });
 }
 
 void RpcConnection::Continue() {
   const bool all_sent = Send();
   if (broken_ || protocol_.over()) return End();
   if (!all_sent) return WaitToWrite();
+  if (protocol_.HasCall()) return BeginNextCall();
   if (protocol_.unanswered() < GrpcProtocol::kMaxCalls) WaitToRead();
 }
 
@@ -97,8 +100,9 @@ void RpcConnection::WaitToRead() {
   socket_.async_wait(stream_descriptor::wait_read,
                      [self = shared_from_this()](const error_code& error) {
                        self->reading_ = false;
-                       // Answers that have to wait meanwhile come first.
-                       if (!error && self->socket_.is_open() && !self->writing_) self->Receive();
+                       if (error || !self->socket_.is_open()) return;
+                       // What has to wait since comes first.
+                       if (!self->writing_ && !self->calling_) self->Receive();
                      });
 }
 

@@ -1,8 +1,8 @@
 // One client's connection to rdmad.sock: its socket, and the calls that come over it.
 //
-// Reads only what it can deal with: nothing while the client leaves answers in the socket or has
-// GrpcProtocol::kMaxCalls calls under way, and one piece a turn of the event loop, so that
-// connections take turns.
+// Reads only what it can deal with: nothing while the client leaves answers in the socket, has
+// calls waiting or GrpcProtocol::kMaxCalls under way. And it does one thing a turn of the event
+// loop, reads a piece or begins a call, so that connections take turns.
 //
 // Thread: control. Owner: RpcDoor, and whatever is under way.
 #pragma once
@@ -46,7 +46,8 @@ class RpcConnection final : public std::enable_shared_from_this<RpcConnection> {
 
  private:
   void Receive();
-  void Dispatch();
+  // In a turn of its own.
+  void BeginNextCall();
   // Sends what there is, and waits for what comes next.
   void Continue();
   // False: the socket takes no more for now, or none any more.
@@ -63,8 +64,8 @@ class RpcConnection final : public std::enable_shared_from_this<RpcConnection> {
   size_t sent_ = 0;  // of unsent_
   bool reading_ = false;
   bool writing_ = false;
-  bool dispatching_ = false;
-  bool broken_ = false;  // nothing more is to be received
+  bool calling_ = false;  // BeginNextCall() is to run
+  bool broken_ = false;   // nothing more is to be received
 };
 
 }  // namespace rdmad::control

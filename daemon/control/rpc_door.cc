@@ -135,7 +135,7 @@ void RpcDoor::MakeRoomForUnproven(uid_t uid) {
       continue;
     if (++unproven == 1) oldest = id;
   }
-  if (unproven < options_.max_connections_without_session) return;
+  if (unproven < options_.max_connections_without_session + registry_->CountOf(uid)) return;
   clients_[oldest].connection->Close();
   Forget(oldest);
 }

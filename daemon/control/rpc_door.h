@@ -37,7 +37,8 @@ struct RpcDoorOptions {
   size_t max_connections = 8192;
   size_t max_connections_per_user = 2048;
   size_t max_connections_per_session = 4;
-  size_t max_connections_without_session = 32;  // of one user
+  // Of one user, besides one for each session of theirs, whose first call may be on its way.
+  size_t max_connections_without_session = 32;
 };
 
 struct RpcCounters {

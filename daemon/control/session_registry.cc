@@ -74,6 +74,12 @@ std::vector<engine::EngineProxy*> SessionRegistry::LeastUsedFirst() const {
   return engines;
 }
 
+size_t SessionRegistry::CountOf(uid_t uid) const {
+  return static_cast<size_t>(std::count_if(
+      entries_.begin(), entries_.end(),
+      [uid](const auto& entry) { return entry.second.session->identity().uid == uid; }));
+}
+
 absl::Status SessionRegistry::CheckLimits(const session::SessionIdentity& identity) const {
   if (stopping_) return absl::UnavailableError("rdmad is stopping");
   if (entries_.size() >= limits_.max_sessions) {
@@ -81,10 +87,7 @@ absl::Status SessionRegistry::CheckLimits(const session::SessionIdentity& identi
         absl::StrCat("attach: limit=max_sessions value=", limits_.max_sessions,
                      " in_use=", entries_.size(), "; raise it in rdmad.toml"));
   }
-  uint32_t of_user = 0;
-  for (const auto& [id, entry] : entries_) {
-    if (entry.session->identity().uid == identity.uid) ++of_user;
-  }
+  const size_t of_user = CountOf(identity.uid);
   if (of_user >= limits_.max_sessions_per_user) {
     return absl::ResourceExhaustedError(
         absl::StrCat("attach: limit=max_sessions_per_user value=", limits_.max_sessions_per_user,

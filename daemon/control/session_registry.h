@@ -70,6 +70,7 @@ class SessionRegistry final : public session::SessionHost {
   void ForEach(const std::function<void(session::Session&)>& visit) const;
   // Those that have ended and still give things back are counted, too.
   [[nodiscard]] size_t count() const noexcept { return entries_.size(); }
+  [[nodiscard]] size_t CountOf(uid_t uid) const;
   [[nodiscard]] uint64_t opened_total() const noexcept { return last_id_; }
   [[nodiscard]] uint64_t ended_by_fault_total() const noexcept { return ended_by_fault_; }
 

@@ -1,8 +1,10 @@
 #include "daemon/control/stderr_sink.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,20 @@
 #include "spdlog/details/log_msg.h"
 
 namespace rdmad::control {
+namespace {
+
+// The same terminal or pipe, opened once more; none for anything else.
+UniqueFd NonBlocking(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode)))
+    return UniqueFd();
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return UniqueFd(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+}  // namespace
+
+StderrSink::StderrSink(int fd) : own_(NonBlocking(fd)), fd_(own_ ? own_.get() : fd) {}
 
 void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   const auto formatted = [this](const spdlog::details::log_msg& what) {
@@ -45,8 +61,8 @@ size_t StderrSink::WriteSome(const char* bytes, size_t count) const {
   while (taken < count) {
     ssize_t written = send(fd_, bytes + taken, count - taken, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (written < 0 && errno == ENOTSOCK) {
-      // A pipe that can be written to takes this much without waiting. (To make it non-blocking
-      // would make it so for whoever else has it.)
+      // A file, or a pipe that could not be opened once more: if it can be written to, it takes
+      // this much without waiting. (Made non-blocking, it would be so for whoever else has it.)
       pollfd ready{fd_, POLLOUT, 0};
       if (poll(&ready, 1, 0) != 1) break;
       written = write(fd_, bytes + taken, std::min<size_t>(count - taken, PIPE_BUF));

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "daemon/base/unique_fd.h"
 #include "spdlog/sinks/base_sink.h"
 
 namespace rdmad::control {
@@ -17,7 +18,7 @@ namespace rdmad::control {
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // `fd` is not owned.
-  explicit StderrSink(int fd = 2) : fd_(fd) {}
+  explicit StderrSink(int fd = 2);
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override;
@@ -28,6 +29,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   // How much was taken, without waiting.
   size_t WriteSome(const char* bytes, size_t count) const;
 
+  const UniqueFd own_;  // does not wait, unlike `fd`, which others have too
   const int fd_;
   std::string rest_;  // of a line that was written in part
   uint64_t lost_ = 0;

@@ -258,7 +258,7 @@ TEST_F(Door, PacketAfterTheFirstEndsTheSession) {
 TEST_F(Door, SilentConnectionsCannotKeepOthersOut) {
   Start();
   std::vector<UniqueFd> silent;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 300; ++i) {
     absl::StatusOr<UniqueFd> socket = ConnectAttachSocket(daemon_->run_dir());
     ASSERT_OK(socket);
     silent.push_back(*std::move(socket));
@@ -268,7 +268,7 @@ TEST_F(Door, SilentConnectionsCannotKeepOthersOut) {
   // The oldest were dropped to make room.
   char byte = 0;
   EXPECT_EQ(recv(silent.front().get(), &byte, 1, 0), 0);
-  EXPECT_LT(daemon_->Use()->descriptors, 100);
+  EXPECT_LT(daemon_->Use()->descriptors, 400);  // two each
 }
 
 TEST_F(Door, SilentConnectionIsDroppedInTheEnd) {

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,13 @@ class GrpcProtocolTest : public ::testing::Test {
     nghttp2_hd_inflate_end_headers(inflater_.get());
   }
 
+  std::vector<GrpcProtocol::Call> TakeCalls() {
+    std::vector<GrpcProtocol::Call> calls;
+    while (std::optional<GrpcProtocol::Call> call = protocol_->TakeCall())
+      calls.push_back(*std::move(call));
+    return calls;
+  }
+
   // The bytes of a whole call.
   static std::string Call(uint32_t stream, const std::string& body,
                           const std::string& fields = CallFields(kMethod)) {
@@ -104,7 +112,7 @@ TEST_F(GrpcProtocolTest, CallComesOutWholeHoweverItsBytesArrive) {
   for (const char byte : bytes) {
     EXPECT_TRUE(calls.empty());
     ASSERT_TRUE(protocol_->Receive({&byte, 1}));
-    calls = protocol_->TakeCalls();
+    calls = TakeCalls();
   }
   ASSERT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls[0].stream, 1);
@@ -116,7 +124,7 @@ TEST_F(GrpcProtocolTest, CallComesOutWholeHoweverItsBytesArrive) {
 
 TEST_F(GrpcProtocolTest, AnswerIsTheMessageAndThenItsStatus) {
   ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message(""))));
-  ASSERT_EQ(protocol_->TakeCalls().size(), 1u);
+  ASSERT_EQ(TakeCalls().size(), 1u);
   const std::string reply(50'000, 'r');  // several frames
   protocol_->Respond(1, absl::OkStatus(), reply);
   Take();
@@ -131,7 +139,7 @@ TEST_F(GrpcProtocolTest, AnswerIsTheMessageAndThenItsStatus) {
 
 TEST_F(GrpcProtocolTest, ErrorIsItsStatusWithTheMessageEncoded) {
   ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message(""))));
-  ASSERT_EQ(protocol_->TakeCalls().size(), 1u);
+  ASSERT_EQ(TakeCalls().size(), 1u);
   protocol_->Respond(1, absl::NotFoundError("100 %\nno ä"), "not sent");
   Take();
   EXPECT_EQ(answers_[1].fields["grpc-status"], "5");
@@ -144,7 +152,7 @@ TEST_F(GrpcProtocolTest, ConnectionHasManyCallsOneAfterTheOther) {
   ASSERT_TRUE(protocol_->Receive(Hello()));
   for (uint32_t stream = 1; stream < 4000; stream += 2) {
     ASSERT_TRUE(protocol_->Receive(Call(stream, Message("x"))));
-    ASSERT_EQ(protocol_->TakeCalls().size(), 1u);
+    ASSERT_EQ(TakeCalls().size(), 1u);
     protocol_->Respond(static_cast<int32_t>(stream), absl::OkStatus(), "y");
     Take();
     ASSERT_EQ(answers_[stream].data, Message("y"));
@@ -153,13 +161,60 @@ TEST_F(GrpcProtocolTest, ConnectionHasManyCallsOneAfterTheOther) {
 
 TEST_F(GrpcProtocolTest, CallThatWasGivenUpIsNotAnswered) {
   ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message(""))));
-  ASSERT_EQ(protocol_->TakeCalls().size(), 1u);
+  ASSERT_EQ(TakeCalls().size(), 1u);
   ASSERT_TRUE(protocol_->Receive(Frame(kRstStream, 0, 1, std::string("\0\0\0\x08", 4))));
   EXPECT_EQ(protocol_->unanswered(), 1u) << "it is carried out all the same";
   protocol_->Respond(1, absl::OkStatus(), "late");
   Take();
   EXPECT_EQ(protocol_->unanswered(), 0u);
   EXPECT_FALSE(answers_.count(1));
+}
+
+TEST_F(GrpcProtocolTest, CallThatIsGivenUpBeforeItIsTakenIsNotBegun) {
+  ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message("")) + Call(3, Message("")) +
+                                 Frame(kRstStream, 0, 1, std::string("\0\0\0\x08", 4))));
+  const std::vector<GrpcProtocol::Call> calls = TakeCalls();
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0].stream, 3);
+}
+
+// Calls that were given up go on here, so their streams' number does not bound them.
+TEST_F(GrpcProtocolTest, NoMoreCallsAreUnderWayThanTheLimit) {
+  ASSERT_TRUE(protocol_->Receive(Hello()));
+  size_t taken = 0;
+  for (uint32_t stream = 1; stream < 100; stream += 2) {
+    ASSERT_TRUE(protocol_->Receive(Call(stream, Message(""))));
+    taken += TakeCalls().size();
+    ASSERT_TRUE(protocol_->Receive(Frame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4))));
+  }
+  EXPECT_EQ(taken, GrpcProtocol::kMaxCalls);
+  protocol_->Respond(1, absl::OkStatus(), "");
+  ASSERT_TRUE(protocol_->Receive(Call(101, Message(""))));
+  EXPECT_EQ(TakeCalls().size(), 1u);
+}
+
+TEST_F(GrpcProtocolTest, NoCallIsBegunWhileManyAnswersAreHeldBack) {
+  ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message(""))));
+  ASSERT_EQ(TakeCalls().size(), 1u);
+  protocol_->Respond(1, absl::OkStatus(), std::string(2 * GrpcProtocol::kMostHeldBytes, 'r'));
+  Take();  // what its window lets go
+  ASSERT_TRUE(protocol_->Receive(Call(3, Message(""))));
+  EXPECT_TRUE(TakeCalls().empty());
+  const std::string more("\0\x40\0\0", 4);  // 4 MiB, to the connection and to the stream
+  ASSERT_TRUE(
+      protocol_->Receive(Frame(kWindowUpdate, 0, 0, more) + Frame(kWindowUpdate, 0, 1, more)));
+  Take();
+  EXPECT_TRUE(answers_[1].ended);
+  EXPECT_EQ(TakeCalls().size(), 1u);
+}
+
+TEST_F(GrpcProtocolTest, AnswersOfCallsThatAreGivenUpAreNotKept) {
+  ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message("")) + Call(3, Message(""))));
+  ASSERT_EQ(TakeCalls().size(), 2u);
+  protocol_->Respond(1, absl::OkStatus(), std::string(GrpcProtocol::kMostHeldBytes, 'r'));
+  ASSERT_TRUE(protocol_->Receive(Frame(kRstStream, 0, 1, std::string("\0\0\0\x08", 4)) +
+                                 Call(5, Message(""))));
+  EXPECT_EQ(TakeCalls().size(), 1u);
 }
 
 TEST_F(GrpcProtocolTest, WhatIsNoCallIsAnsweredAndNotHandedOn) {
@@ -188,7 +243,7 @@ TEST_F(GrpcProtocolTest, WhatIsNoCallIsAnsweredAndNotHandedOn) {
   for (const Case& one : cases) {
     SetUpAnew();
     ASSERT_TRUE(protocol_->Receive(Hello() + one.bytes)) << one.what;
-    EXPECT_TRUE(protocol_->TakeCalls().empty()) << one.what;
+    EXPECT_TRUE(TakeCalls().empty()) << one.what;
     Take();
     EXPECT_EQ(answers_[1].fields[one.field], one.value) << one.what;
     EXPECT_TRUE(answers_[1].ended) << one.what;
@@ -210,7 +265,7 @@ TEST_F(GrpcProtocolTest, LongestRequestIsTaken) {
   ASSERT_TRUE(protocol_->Receive(Hello() + Frame(kHeaders, kEndHeaders, 1, CallFields(kMethod)) +
                                  Frame(kData, 0, 1, Message(request).substr(0, 9000)) +
                                  Frame(kData, kEndStream, 1, Message(request).substr(9000))));
-  const std::vector<GrpcProtocol::Call> calls = protocol_->TakeCalls();
+  const std::vector<GrpcProtocol::Call> calls = TakeCalls();
   ASSERT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls[0].request, request);
 }
@@ -219,18 +274,19 @@ TEST_F(GrpcProtocolTest, CallWithTooManyHeadersCostsOnlyItself) {
   std::string fields = CallFields(kMethod);
   for (int i = 0; i < 10; ++i) fields += Field("x-pad", std::string(1000, 'p'));
   ASSERT_TRUE(protocol_->Receive(Hello() + Call(1, Message(""), fields) + Call(3, Message(""))));
-  const std::vector<GrpcProtocol::Call> calls = protocol_->TakeCalls();
+  const std::vector<GrpcProtocol::Call> calls = TakeCalls();
   ASSERT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls[0].stream, 3);
   Take();
-  EXPECT_TRUE(answers_[1].reset);
+  EXPECT_EQ(answers_[1].fields["grpc-status"], "8");
+  EXPECT_NE(answers_[1].fields["grpc-message"].find("metadata"), std::string::npos);
 }
 
 TEST_F(GrpcProtocolTest, TokenThatIsNoBase64IsNone) {
   ASSERT_TRUE(protocol_->Receive(
       Hello() + Call(1, Message(""), CallFields(kMethod) + Field(kTokenMetadataKey, "!?,=")) +
       Call(3, Message(""), CallFields(kMethod) + Field(kTokenMetadataKey, "YQ"))));
-  const std::vector<GrpcProtocol::Call> calls = protocol_->TakeCalls();
+  const std::vector<GrpcProtocol::Call> calls = TakeCalls();
   ASSERT_EQ(calls.size(), 2u);
   EXPECT_EQ(calls[0].token, "");
   EXPECT_EQ(calls[1].token, "a") << "gRPC's clients leave the padding off";

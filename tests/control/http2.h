@@ -14,6 +14,7 @@ enum FrameType : uint8_t {
   kSettings = 4,
   kPing = 6,
   kGoaway = 7,
+  kWindowUpdate = 8,
   kContinuation = 9,
 };
 inline constexpr uint8_t kEndStream = 1;

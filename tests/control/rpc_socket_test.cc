@@ -91,6 +91,26 @@ TEST_F(RpcSocket, FloodsCostOnlyTheirSender) {
   }
 }
 
+// As many ranks of one program do that start together.
+TEST_F(RpcSocket, FirstCallsOfManySessionsAtOnceAreAllServed) {
+  Start();
+  constexpr int kSessions = 100;
+  std::vector<RawClient> clients;
+  for (int i = 0; i < kSessions; ++i) {
+    ASSERT_OK_AND_ASSIGN(RawClient client, Attach());
+    clients.push_back(std::move(client));
+  }
+  std::vector<UniqueFd> idle;  // the connections that their calls will come over
+  for (int i = 0; i < kSessions; ++i) idle.push_back(ConnectRpcSocket(*daemon_));
+  for (const RawClient& client : clients) EXPECT_OK(GetSession(client, client.token()));
+  for (const UniqueFd& socket : idle) {
+    char bytes[256];
+    ssize_t count = 0;
+    while ((count = recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) continue;
+    EXPECT_NE(count, 0) << "hung up";
+  }
+}
+
 TEST_F(RpcSocket, ASessionHasFewConnections) {
   Start();
   ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());

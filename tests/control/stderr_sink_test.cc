@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -88,6 +89,15 @@ TEST_P(StderrSinkTest, AReaderWhoHasGoneIsNobodysTrouble) {
   signal(SIGPIPE, SIG_IGN);  // as in rdmad
   ends.read.Reset();
   for (int i = 0; i < 100; ++i) logger.info("to nobody");
+}
+
+TEST(StderrSink, ATerminalThatNobodyReadsIsNotWaitedFor) {
+  const UniqueFd terminal(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal && grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);
+  const UniqueFd line(open(ptsname(terminal.get()), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(line);
+  spdlog::logger logger = LoggerTo(line);
+  for (int i = 0; i < 5000; ++i) logger.info(std::string(301, 'x'));
 }
 
 INSTANTIATE_TEST_SUITE_P(To, StderrSinkTest, ::testing::Values(&Pipe, &StreamSocket));

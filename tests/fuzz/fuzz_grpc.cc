@@ -1,5 +1,6 @@
 // What anybody who may connect to rdmad.sock could send there.
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,11 +21,11 @@ void FuzzGrpc(std::span<const uint8_t> bytes) {
     const std::span<const uint8_t> piece = input.TakeBytes(input.Take<uint16_t>());
     const bool goes_on =
         protocol.Receive({reinterpret_cast<const char*>(piece.data()), piece.size()});
-    for (const GrpcProtocol::Call& call : protocol.TakeCalls()) {
-      if (call.request.size() > GrpcProtocol::kMaxRequestBytes) std::abort();
-      open.push_back(call.stream);
+    while (const std::optional<GrpcProtocol::Call> call = protocol.TakeCall()) {
+      if (call->request.size() > GrpcProtocol::kMaxRequestBytes) std::abort();
+      open.push_back(call->stream);
     }
-    if (open.size() != protocol.unanswered()) std::abort();
+    if (open.size() != protocol.unanswered() || open.size() > GrpcProtocol::kMaxCalls) std::abort();
     if ((how & 1) != 0 && !open.empty()) {
       const absl::Status status = (how & 2) != 0 ? absl::InternalError("why") : absl::OkStatus();
       protocol.Respond(open.back(), status, std::string(size_t{how} * 100, 'r'));
