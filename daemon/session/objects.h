@@ -146,6 +146,8 @@ struct SrqObject : Object {
   Lane* lane = nullptr;
   bool placed = false;
   uint32_t limit = 0;  // to be armed when it is placed
+  uint32_t asked_wr = 0;
+  uint32_t asked_sge = 0;
   uint32_t device_index = 0;
   device::Pd* pd = nullptr;
   UseRef pd_use;
@@ -174,7 +176,6 @@ struct QpObject : Object {
   uint32_t send_slots = 0;
   uint32_t recv_slots = 0;
   Handle cm_id = kNoHandle;  // the id that drives it
-  bool gives_back = false;   // it is in the error state for that only, see GiveBackSrqReceives()
   std::map<IpAddress, Handle>
       groups;  // that it is attached to: the attachments, until they are gone
   std::unique_ptr<device::Qp> qp;

@@ -238,8 +238,6 @@ void Session::OnDeviceEvent(uint32_t device_index, device::AsyncEventType type) 
 void Session::OnAsyncEvent(Handle object, device::AsyncEventType type) {
   const QpObject* qp = qps_.Find(object);
   if (async_channel_ == nullptr || (qp == nullptr && srqs_.Find(object) == nullptr)) return;
-  // By our doing, not the client's.
-  if (qp != nullptr && qp->gives_back && type == device::AsyncEventType::kQpLastWqeReached) return;
   async_channel_->Send({static_cast<uint32_t>(type), 0, object});
   if (qp == nullptr) return;
   if (const CmIdObject* id = cm_ids_.Find(qp->cm_id)) id->id->OnQpAsyncEvent(type);

@@ -230,7 +230,6 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   void RetireChannel(Handle handle, std::function<void()> on_gone);
   void RetireCq(Handle handle, std::function<void()> on_gone);
   void RetireQp(Handle handle, std::function<void()> on_gone);
-  void GiveBackSrqReceives(QpObject& qp, std::function<void()> then);
   void RetireSrq(Handle handle, std::function<void()> on_gone);
   void RetireAh(Handle handle, std::function<void()> on_gone);
   void RetireMw(Handle handle, std::function<void()> on_gone);
@@ -300,8 +299,7 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::StatusOr<Handle> PrepareSrq(const v1::CreateSrqRequest& request);
   absl::Status FillSrq(const v1::CreateSrqRequest& request, Handle handle, SrqObject* object);
   void AnswerSrq(Handle handle, v1::CreateSrqReply* reply, const Done& done);
-  absl::StatusOr<std::unique_ptr<device::Srq>> MakeDeviceSrq(const SrqObject& srq, Lane& lane,
-                                                             uint32_t max_wr, uint32_t max_sge);
+  absl::StatusOr<std::unique_ptr<device::Srq>> MakeDeviceSrq(const SrqObject& srq, Lane& lane);
   // Of an SRQ without a place: it will be in this lane. Errors: those of making one there.
   absl::Status BringSrq(SrqObject* srq, Lane& lane);
   // Gives it to its lane's engine, for good.

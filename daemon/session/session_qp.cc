@@ -212,37 +212,11 @@ void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, D
   if (!qp.ok()) return done(qp.status());
   absl::StatusOr<device::QpAttr> attr = FromMessage(request.attr(), request.attr_mask());
   if (!attr.ok()) return done(attr.status());
-  auto move = [this, handle, attr = *attr, done = std::move(done)] {
-    if (absl::Status open = CheckOpen(); !open.ok()) return done(open);
-    const absl::StatusOr<QpObject*> live = Live(qps_, handle);
-    if (!live.ok()) return done(live.status());
-    ++commands_in_flight_;
-    const auto answer = [this, handle, done](device::QpResult result) {
-      QpObject* const reset = qps_.Find(handle);
-      if (reset != nullptr && reset->phase == Phase::kLive) reset->gives_back = false;
-      OnAnswer([&] { done(ModifyError(handle, result)); });
-    };
-    (*live)->lane->engine->ModifyQp(*(*live)->qp, attr, answer);
-  };
-  const bool resets = attr->mask == device::kQpAttrState && attr->state == device::QpState::kReset;
-  if (!resets) return move();
-  GiveBackSrqReceives(**qp, std::move(move));
-}
-
-// A receive of an SRQ whose message has begun and not ended comes back by a completion, if the QP
-// enters the error state: otherwise it would be lost, to the SRQ and to the client. Hardware makes
-// that completion in its own time. The way to control and back to the engine is often enough for
-// that, not always: what comes later is lost to the client.
-void Session::GiveBackSrqReceives(QpObject& qp, std::function<void()> then) {
-  if (!qp.srq_use.held() || closing()) return then();
-  qp.gives_back = true;
-  device::QpAttr error;
-  error.mask = device::kQpAttrState;
-  error.state = device::QpState::kErr;
   ++commands_in_flight_;
-  qp.lane->engine->ModifyQp(*qp.qp, error, [this, then = std::move(then)](device::QpResult) {
-    OnAnswer(then);
-  });
+  (*qp)->lane->engine->ModifyQp(*(*qp)->qp, *attr,
+                                [this, handle, done = std::move(done)](device::QpResult result) {
+                                  OnAnswer([&] { done(ModifyError(handle, result)); });
+                                });
 }
 
 void Session::QueryQp(const v1::QueryQpRequest& request, v1::QueryQpReply* reply, Done done) {
@@ -279,11 +253,7 @@ void Session::RetireQp(Handle handle, std::function<void()> on_gone) {
   if (CmIdObject* id = cm_ids_.Find(qp->cm_id)) UnbindQp(*id);
   const std::map<IpAddress, Handle> groups = qp->groups;
   for (const auto& [group, attachment] : groups) RetireMulticast(attachment, nullptr);
-  GiveBackSrqReceives(*qp, [this, handle] {
-    const QpObject& gone = *qps_.Find(handle);
-    Deactivate(*gone.lane, {gone.port.get(), gone.qp.get()},
-               [this, handle] { Bury(qps_, handle); });
-  });
+  Deactivate(*qp->lane, {qp->port.get(), qp->qp.get()}, [this, handle] { Bury(qps_, handle); });
 }
 
 }  // namespace rdmad::session

@@ -61,9 +61,10 @@ absl::Status Session::FillSrq(const v1::CreateSrqRequest& request, Handle handle
   srq->pd_use = UseRef(pd->users, handle);
   srq->token = EventToken(environment_.router, this, handle);
   srq->limit = request.limit();
+  srq->asked_wr = request.max_wr();
+  srq->asked_sge = request.max_sge();
   RD_ASSIGN_OR_RETURN(srq->doorbell, TakeDoorbell("create_srq", *srq->lane));
-  RD_ASSIGN_OR_RETURN(srq->srq,
-                      MakeDeviceSrq(*srq, *srq->lane, request.max_wr(), request.max_sge()));
+  RD_ASSIGN_OR_RETURN(srq->srq, MakeDeviceSrq(*srq, *srq->lane));
   RD_CHECK(srq->srq->max_wr() <= shm::kMaxQueueDepth && srq->srq->max_sge() <= shm::kMaxSge,
            "a device grants what a ring can hold");
   srq->slots = memory::WorkQueueSlots(srq->srq->max_wr(), srq->srq->max_sge(), 0);
@@ -72,12 +73,11 @@ absl::Status Session::FillSrq(const v1::CreateSrqRequest& request, Handle handle
 }
 
 absl::StatusOr<std::unique_ptr<device::Srq>> Session::MakeDeviceSrq(const SrqObject& srq,
-                                                                    Lane& lane, uint32_t max_wr,
-                                                                    uint32_t max_sge) {
+                                                                    Lane& lane) {
   RD_ASSIGN_OR_RETURN(device::Context * context, ContextOn(lane, srq.device_index));
   device::SrqInit init;
-  init.max_wr = max_wr;
-  init.max_sge = max_sge;
+  init.max_wr = srq.asked_wr;
+  init.max_sge = srq.asked_sge;
   init.owner_token = srq.token.value();
   return context->CreateSrq(*srq.pd, init);
 }
@@ -87,10 +87,12 @@ absl::Status Session::BringSrq(SrqObject* srq, Lane& lane) {
   RD_ASSIGN_OR_RETURN(NumberHold doorbell, TakeDoorbell("create_qp", lane));
   const uint32_t max_wr = srq->srq->max_wr();
   const uint32_t max_sge = srq->srq->max_sge();
-  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Srq> made,
-                      MakeDeviceSrq(*srq, lane, max_wr, max_sge));
-  RD_CHECK(made->max_wr() == max_wr && made->max_sge() == max_sge,
-           "a device grants again what it has granted");
+  RD_ASSIGN_OR_RETURN(std::unique_ptr<device::Srq> made, MakeDeviceSrq(*srq, lane));
+  if (made->max_wr() < max_wr || made->max_sge() < max_sge) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "create_qp: the device grants ", made->max_wr(), " receives of ", made->max_sge(),
+        " SGEs to the SRQ, and had granted ", max_wr, " of ", max_sge));
+  }
   srq->srq = std::move(made);
   srq->doorbell = std::move(doorbell);
   srq->lane = &lane;

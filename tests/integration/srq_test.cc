@@ -150,41 +150,6 @@ TEST_P(SrqTest, QpInErrorLeavesTheReceivesToTheOthers) {
   }
 }
 
-// The receive that a QP holds for half a message comes back when the QP goes: a server whose peers
-// break off would otherwise run out of places.
-TEST_P(SrqTest, PlacesComeBackFromQpsThatGoInTheMiddleOfAMessage) {
-  if (OnVerbs()) GTEST_SKIP() << "rxe flushes such a receive late, when the QP may be gone";
-  constexpr size_t kMessageBytes = 8 << 20;
-  ASSERT_NO_FATAL_FAILURE(MakePairs(0));
-  ASSERT_OK_AND_ASSIGN(Pool to_pool, Pool::Create(passive(), kMessageBytes));
-  ASSERT_OK_AND_ASSIGN(Buffer to, to_pool.Allocate(kMessageBytes));
-  ASSERT_OK_AND_ASSIGN(const MemoryRegion to_region, host_->pd.RegMsgs(to.data(), kMessageBytes));
-  ASSERT_OK_AND_ASSIGN(Pool from_pool, Pool::Create(active(), kMessageBytes));
-  ASSERT_OK_AND_ASSIGN(Buffer from, from_pool.Allocate(kMessageBytes));
-  const WiredOptions shared{.srq = &srq_, .pd = &host_->pd, .cq = &host_->cq};
-  for (uint32_t round = 0; round < 2 * srq_.max_wr(); ++round) {
-    SCOPED_TRACE(round);
-    ASSERT_OK_AND_ASSIGN(WiredEnd a, MakeEnd(active(), active_address()));
-    ASSERT_OK_AND_ASSIGN(WiredEnd b, MakeEnd(passive(), passive_address(), shared));
-    ASSERT_OK_AND_ASSIGN(const MemoryRegion region, a.pd.RegMsgs(from.data(), kMessageBytes));
-    ASSERT_OK(Wire(a, b));
-    // No room: no message of the last rounds had begun when its QP went.
-    (void)srq_.PostRecv(round, to.data(), kMessageBytes, &to_region);
-    ASSERT_OK(a.qp.PostSend(1, from.data(), kMessageBytes, &region, kSendSignaled));
-    ASSERT_OK(round % 2 == 0 ? b.qp.Destroy() : MoveTo(b, QpState::kReset));
-  }
-  // When no more fit, there are as many as the queue is deep.
-  ASSERT_NO_FATAL_FAILURE(MakeMorePairs(1));
-  uint64_t posted = 0;
-  while (Post(posted % kDepth).ok()) ++posted;
-  for (uint32_t i = 0; i < srq_.max_wr(); ++i) {
-    ASSERT_NO_FATAL_FAILURE(Send(0, i));
-    ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(host_->cq));
-    ASSERT_EQ(wc.status, WcStatus::kSuccess);
-  }
-  EXPECT_OK(Post(0));
-}
-
 TEST_P(SrqTest, InUseItCannotBeDestroyed) {
   ASSERT_NO_FATAL_FAILURE(MakePairs(1));
   EXPECT_TRUE(absl::IsFailedPrecondition(srq_.Destroy()));

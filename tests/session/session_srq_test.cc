@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "daemon/session/session.h"
 #include "proto/shm/work_queue.h"
@@ -209,66 +208,6 @@ TEST_F(SessionSrq, EventsOfADestroyedOneReachNobody) {
   bed_.MakeSrq(pd);  // takes the slot
   bed_.router.OnQpAsyncEvent({device::AsyncEventType::kSrqErr, token, 0});
   EXPECT_TRUE(bed_.ReadAsync().empty());
-}
-
-// What it holds of the SRQ's, for a message that has begun, comes back by a flush.
-TEST_F(SessionSrq, AQpThatGoesOrIsResetFailsFirst) {
-  const Handle pd = bed_.MakePd();
-  const Handle srq = bed_.MakeSrq(pd);
-  const Handle qp = bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).reply.qp();
-  std::vector<std::string> retired;
-  bed_.path.retired = &retired;
-  v1::ModifyQpRequest reset;
-  reset.set_qp(qp);
-  reset.set_attr_mask(device::kQpAttrState);
-  EXPECT_TRUE(bed_.Call(&Session::ModifyQp, reset).ok());
-  EXPECT_EQ(bed_.device.last_qp->modified_to,
-            (std::vector<device::QpState>{device::QpState::kErr, device::QpState::kReset}));
-  retired.clear();
-  v1::DestroyQpRequest destroy;
-  destroy.set_qp(qp);
-  EXPECT_TRUE(bed_.Call(&Session::DestroyQp, destroy).ok());
-  EXPECT_EQ(retired, (std::vector<std::string>{"qp's receive", "qp"}));
-  bed_.path.retired = nullptr;
-}
-
-TEST_F(SessionSrq, OfThatFailureTheClientHearsNothing) {
-  const Handle pd = bed_.MakePd();
-  const Handle srq = bed_.MakeSrq(pd);
-  const Handle qp = bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).reply.qp();
-  const uint64_t token = bed_.device.last_qp->init().owner_token;
-  const device::AsyncEvent event{device::AsyncEventType::kQpLastWqeReached, token, 0};
-  v1::ModifyQpRequest reset;
-  reset.set_qp(qp);
-  reset.set_attr_mask(device::kQpAttrState);
-  const auto resetting = bed_.Start(&Session::ModifyQp, reset);
-  bed_.router.OnQpAsyncEvent(event);
-  bed_.Settle();
-  EXPECT_TRUE(resetting->ok());
-  EXPECT_TRUE(bed_.ReadAsync().empty());
-  bed_.router.OnQpAsyncEvent(event);
-  EXPECT_EQ(bed_.ReadAsync().size(), 1u) << "another time it is the client's again";
-  v1::DestroyQpRequest destroy;
-  destroy.set_qp(qp);
-  const auto destroying = bed_.Start(&Session::DestroyQp, destroy);
-  bed_.router.OnQpAsyncEvent(event);
-  bed_.Settle();
-  EXPECT_TRUE(destroying->ok());
-  EXPECT_TRUE(bed_.ReadAsync().empty());
-}
-
-TEST_F(SessionSrq, AQpThatGoesWhileItIsResetAnswersBoth) {
-  const Handle pd = bed_.MakePd();
-  const Handle srq = bed_.MakeSrq(pd);
-  const Handle qp = bed_.Call(&Session::CreateQp, QpWithSrq(pd, bed_.MakeCq(), srq)).reply.qp();
-  v1::ModifyQpRequest reset;
-  reset.set_qp(qp);
-  reset.set_attr_mask(device::kQpAttrState);
-  const auto resetting = bed_.Start(&Session::ModifyQp, reset);
-  v1::DestroyQpRequest destroy;
-  destroy.set_qp(qp);
-  EXPECT_TRUE(bed_.Call(&Session::DestroyQp, destroy).ok());
-  EXPECT_EQ(resetting->status.code(), StatusCode::kNotFound);
 }
 
 TEST_F(SessionSrq, HandlesThatAreNoneAreTold) {

@@ -277,7 +277,6 @@ class FakeQp final : public device::Qp {
     if ((attr.mask & device::kQpAttrState) == 0) return device::QpResult::kOk;
     state = attr.state;
     if (state == device::QpState::kErr) Flush();
-    if (state == device::QpState::kErr && init_.srq != nullptr) path_->NoteRetired("qp's receive");
     if (state == device::QpState::kReset) {
       sends.clear();
       recvs.clear();

@@ -1,10 +1,9 @@
 // A shared receive queue of a verbs device.
 //
 // Its WRs complete in any order, at the QP that took them, which the completion names by number. An
-// entry is free again when its completion was seen. One that a QP holds for half a message comes
-// back with the completions that the error state makes: the session puts the QP there and asks once
-// more before it destroys or resets it. Hardware that makes none, or makes them later (rxe at times),
-// loses it; there are twice as many entries as WRs, so that this does not matter soon.
+// entry is free again when its completion was seen. One that a QP took and never completed, because
+// it was destroyed or reset half-way through a message, is lost, as on hardware; there are twice as
+// many entries as WRs, so that this does not matter soon.
 //
 // Thread: made and destroyed by control; everything else as device::Srq says. Owner: the session.
 #pragma once
