@@ -18,8 +18,9 @@ void ShmSrqPort::Activate(device::TimeNs) noexcept {
   session_.doorbells().Insert(doorbell_index_, *this);
   context_.events.AddObject(events_);
   srq_.SetReceiveSource(this);
-  // A doorbell that was rung before the table knew this port was ignored: look once.
-  context_.active.PushBack(*this);
+  // A doorbell that was rung before the table knew this port was ignored: look once. At once, so that
+  // a limit that is set next counts what was posted before.
+  Drain(UINT32_MAX, 0);
 }
 
 void ShmSrqPort::Deactivate(device::TimeNs) noexcept {

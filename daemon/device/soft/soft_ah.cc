@@ -31,7 +31,9 @@ absl::StatusOr<std::unique_ptr<SoftAh>> SoftAh::Create(const SoftPd& pd,
       .local = found.address,
       // A GID has no scope: such a peer is on the link of the address that we send from.
       .remote = av.dest.WithScope(found.address.scope_id()),
-      .traffic_class = av.traffic_class,
+      // The lowest two bits are the network's (ECN): a datagram is never resent, so nothing would slow
+      // down for a mark.
+      .traffic_class = static_cast<uint8_t>(av.traffic_class & ~kEcnMask),
       // 0 means "not given", as in an address vector that nobody filled.
       .hop_limit = av.hop_limit != 0 ? av.hop_limit : Flow{}.hop_limit,
       .flow_label = av.flow_label & 0xfffff};

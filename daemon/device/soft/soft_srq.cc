@@ -60,6 +60,12 @@ bool SoftSrq::Take(ReceiveWqe* out) noexcept {
   if (queue_.empty() && source_ != nullptr) source_->PostReceives();
   const bool taken = !queue_.empty();
   if (taken) queue_.Pop(out);
+  // What is in the ring counts: it was posted.
+  while (queue_.size() < limit_ && source_ != nullptr) {
+    const auto before = queue_.size();
+    source_->PostReceives();
+    if (queue_.size() == before) break;
+  }
   if (queue_.size() < limit_) {
     limit_ = 0;
     async_->OnAsyncEvent({device::AsyncEventType::kSrqLimitReached, init_.owner_token, 0});

@@ -102,6 +102,26 @@ TEST_P(ReceiveSource, OfAnSrqKeepsItsLimitQuiet) {
   EXPECT_EQ(bed.b.events->Count(AsyncEventType::kSrqLimitReached), 0u);
 }
 
+// Also while the device has some, only fewer than the limit.
+TEST_P(ReceiveSource, OfAnSrqCountsForTheLimitBesideWhatTheDeviceHas) {
+  BedOptions options = Options();
+  options.srq_wr = 16;
+  Bed bed(options);
+  Source source;
+  bed.b.srq->SetReceiveSource(&source);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(bed.PostRecv(bed.b, i, 0, 200), PostResult::kOk);
+  source.next = [&] { EXPECT_EQ(bed.PostRecv(bed.b, 3, 0, 200), PostResult::kOk); };
+  ASSERT_EQ(bed.b.srq->SetLimit(3), device::QpResult::kOk);
+  const device::Sge sge = bed.a.Sge(0, 100);
+  ASSERT_EQ(bed.Post(bed.a, bed.Wr(1, WrOpcode::kSend, &sge)), PostResult::kOk);
+  ASSERT_TRUE(bed.Await(bed.b.receives, 1));
+  EXPECT_EQ(bed.b.events->Count(AsyncEventType::kSrqLimitReached), 0u);
+  // Then there are only two, and no more in the ring.
+  ASSERT_EQ(bed.Post(bed.a, bed.Wr(2, WrOpcode::kSend, &sge)), PostResult::kOk);
+  ASSERT_TRUE(bed.Await(bed.b.receives, 2));
+  EXPECT_EQ(bed.b.events->Count(AsyncEventType::kSrqLimitReached), 1u);
+}
+
 TEST_P(ReceiveSource, IsAskedForDatagrams) {
   for (const bool shared : {false, true}) {
     SCOPED_TRACE(shared);

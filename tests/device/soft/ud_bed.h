@@ -67,7 +67,7 @@ class UdBed {
   }
 
   std::unique_ptr<SoftAh> MakeAh(const UdEndpoint& from, const IpAddress& dest) const {
-    auto made = SoftAh::Create(from.pd, {.dest = dest, .traffic_class = 0x20, .hop_limit = 7},
+    auto made = SoftAh::Create(from.pd, {.dest = dest, .traffic_class = 0x23, .hop_limit = 7},
                                SourceOf(from.address));
     EXPECT_TRUE(made.ok()) << made.status().ToString();
     return std::move(*made);
