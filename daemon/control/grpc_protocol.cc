@@ -76,6 +76,8 @@ struct GrpcProtocol::Callbacks {
     const int32_t id = frame->hd.stream_id;
     if (Stream* stream = Self(user).Find(id)) {
       Self(user).TakeHeader(id, *stream, View(name, name_bytes), View(value, value_bytes));
+      // Not every nghttp2 bounds a block of headers that goes on and on.
+      if (stream->header_bytes > 16 * kMaxHeaderBytes) return NGHTTP2_ERR_CALLBACK_FAILURE;
     }
     return 0;
   }
@@ -223,8 +225,8 @@ void GrpcProtocol::Forget(int32_t id) {
 
 void GrpcProtocol::TakeHeader(int32_t id, Stream& stream, std::string_view name,
                               std::string_view value) {
-  if (stream.answered) return;
   stream.header_bytes += name.size() + value.size() + kFieldOverhead;
+  if (stream.answered) return;
   if (stream.header_bytes > kMaxHeaderBytes) {
     return SendError(id, stream,
                      absl::ResourceExhaustedError(absl::StrCat(

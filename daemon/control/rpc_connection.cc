@@ -32,7 +32,7 @@ void RpcConnection::Start() {
 void RpcConnection::Close() {
   if (!socket_.is_open()) return;
   protocol_.Terminate();
-  Send();
+  if (!broken_) Send();
   error_code ignored;
   socket_.close(ignored);
 }
@@ -85,6 +85,7 @@ bool RpcConnection::Send() {
       // Who does not read is waited for; who has gone is noticed by reading.
       if (errno == EAGAIN) return false;
       unsent_.clear();
+      sent_ = 0;
       broken_ = true;
       return true;
     }

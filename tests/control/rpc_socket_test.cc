@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -62,8 +63,7 @@ TEST_F(RpcSocket, CallsThatNeverEndTakeLittleMemory) {
   EXPECT_TRUE(Soon([&] { return GetSession(client, client.token()).ok(); }));
 }
 
-// What makes HTTP/2 servers fill their memory: it costs its sender the connection, and others
-// nothing.
+// What makes HTTP/2 servers fill their memory.
 TEST_F(RpcSocket, FloodsCostOnlyTheirSender) {
   Start();
   ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
@@ -85,6 +85,13 @@ TEST_F(RpcSocket, FloodsCostOnlyTheirSender) {
       SendAll(connections.back(), flood, 1000);
     }
     EXPECT_OK(GetSession(client, client.token()));
+    // Who sends headers without an end is hung up on.
+    const UniqueFd& endless = connections[connections.size() - 3];
+    EXPECT_TRUE(Soon([&] {
+      char bytes[4096];
+      const ssize_t count = recv(endless.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+      return count == 0 || (count < 0 && errno == ECONNRESET);
+    }));
   }
   if (kMemoryGoesBack) {
     EXPECT_LT(daemon_->Use()->rss_bytes, before.rss_bytes + (uint64_t{16} << 20));

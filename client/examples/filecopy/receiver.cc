@@ -73,8 +73,12 @@ std::string SafeName(const std::string& name) {
 
 // Before the sender is waited for, not after.
 absl::Status CheckFolderOf(const std::string& path) {
+  struct stat info {};
+  const bool is_folder = ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
   const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string folder = is_folder                    ? path
+                             : slash == std::string::npos ? "."
+                                                          : path.substr(0, slash + 1);
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("--output: cannot write in ", folder));
 }

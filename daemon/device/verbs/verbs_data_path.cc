@@ -84,6 +84,7 @@ void VerbsDataPath::AddContext(OpenContext& context) noexcept {
 
 void VerbsDataPath::RemoveContext(OpenContext& context) noexcept {
   if (std::erase(contexts_, &context) != 0 && !context.dead()) UnwatchContext(context);
+  if (contexts_.empty()) TakeAlarm();  // nobody looks any more, and it would keep the engine awake
 }
 
 void VerbsDataPath::UnwatchContext(const OpenContext& context) noexcept {
