@@ -69,7 +69,7 @@ absl::Status Datagrams::Send(const AddressHandle& ah, uint32_t qpn, uint32_t qke
   wr.remote_qpn = qpn;
   wr.remote_qkey = qkey;
   RD_RETURN_IF_ERROR(qp_.PostSend({&wr, 1}));
-  return WaitForOne(sends_, absl::Seconds(30)).status();
+  return WaitForOne(sends_, absl::Seconds(120)).status();
 }
 
 absl::StatusOr<AddressHandle> Datagrams::WayBack(const Wc& wc) const {

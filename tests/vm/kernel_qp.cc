@@ -18,7 +18,7 @@ namespace {
 constexpr int kRights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
-absl::StatusOr<ibv_wc> Next(ibv_cq* cq, absl::Duration patience = absl::Seconds(30)) {
+absl::StatusOr<ibv_wc> Next(ibv_cq* cq, absl::Duration patience = absl::Seconds(120)) {
   ibv_wc wc = {};
   for (const absl::Time deadline = absl::Now() + patience; absl::Now() < deadline; ::sched_yield()) {
     if (ibv_poll_cq(cq, 1, &wc) == 1) return wc;
@@ -43,7 +43,7 @@ std::array<uint8_t, 16> GidOf(const std::string& address) {
 
 absl::StatusOr<uint8_t> KernelGidIndex(ibv_context* context, const std::array<uint8_t, 16>& gid) {
   // The kernel fills its table some time after the address is there.
-  for (const absl::Time deadline = absl::Now() + absl::Seconds(30); absl::Now() < deadline;
+  for (const absl::Time deadline = absl::Now() + absl::Seconds(120); absl::Now() < deadline;
        absl::SleepFor(absl::Milliseconds(100))) {
     for (uint32_t i = 0; i < 64; ++i) {
       ibv_gid_entry entry = {};

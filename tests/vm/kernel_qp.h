@@ -53,7 +53,7 @@ struct KernelQp {
   // Posts one work request, signaled, and waits for its completion, which may be one in error.
   absl::StatusOr<ibv_wc> Do(ibv_send_wr wr);
   absl::Status PostReceive(KernelHost& host, size_t offset, size_t bytes);
-  absl::StatusOr<ibv_wc> NextReceive(absl::Duration patience = absl::Seconds(30));
+  absl::StatusOr<ibv_wc> NextReceive(absl::Duration patience = absl::Seconds(120));
 
   VerbsPtr<ibv_comp_channel, ibv_destroy_comp_channel> channel;  // of `receives`
   VerbsPtr<ibv_cq, ibv_destroy_cq> sends, receives;

@@ -53,7 +53,7 @@ struct OurQp {
   absl::Status ToRts();
   // Posts one work request and waits for its completion, which may be one in error.
   absl::StatusOr<Wc> Do(const SendWr& wr);
-  absl::StatusOr<Wc> NextReceive(absl::Duration patience = absl::Seconds(30));
+  absl::StatusOr<Wc> NextReceive(absl::Duration patience = absl::Seconds(120));
   // What was posted is with the device. A sender that nobody makes wait (UC, UD) may be faster than the engine that takes a
   // receive from the ring.
   absl::Status AwaitPosted() const { return qp.Query().status(); }

@@ -16,7 +16,7 @@ namespace rdmad::testing {
 namespace {
 
 constexpr size_t kMessageBytes = 16;
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kPatience = absl::Seconds(120);
 
 std::array<std::byte, kMessageBytes> Encode(const RemoteBuffer& buffer) {
   std::array<std::byte, kMessageBytes> message;

@@ -17,7 +17,7 @@
 
 namespace rdmad::testing {
 
-inline constexpr absl::Duration kPatience = absl::Seconds(30);
+inline constexpr absl::Duration kPatience = absl::Seconds(120);
 
 // Nobody sends a lost datagram again, nor a UC message of which a packet is lost: so often it is tried, and so long is waited
 // for it. That all are lost is a fault.

@@ -272,7 +272,7 @@ TEST_F(RxeCmEnds, BothHangUpAtTheSameTimeWhereWeConnected) {
   EXPECT_OK(ours.id->Disconnect());
   EXPECT_NE(Next(*ours.channel, CmEventType::kDisconnected), nullptr);
   EXPECT_EQ(hangs_up.get(), 0);
-  EXPECT_LT(absl::Now() - start, absl::Seconds(4)) << "one of them was not understood, and repeated";
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20)) << "one of them was not understood";
 }
 
 }  // namespace

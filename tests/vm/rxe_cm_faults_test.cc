@@ -150,7 +150,7 @@ TEST_F(RxeCmFaults, BothHangUpAtTheSameTime) {
   const absl::Time start = absl::Now();
   EXPECT_OK(request->Disconnect());
   EXPECT_EQ(hangs_up.get(), 0);
-  EXPECT_LT(absl::Now() - start, absl::Seconds(4)) << "one of them was not understood, and repeated";
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20)) << "one of them was not understood";
 }
 
 // They take their time, so both at once.
