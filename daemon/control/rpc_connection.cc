@@ -51,12 +51,12 @@ void RpcConnection::BeginNextCall() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
     self->calling_ = false;
     if (!self->socket_.is_open()) return;
-    if (std::optional<GrpcProtocol::Call> call = self->protocol_.TakeCall()) {
-      self->on_call_({std::move(call->method), std::move(call->token), std::move(call->request),
-                      [self, stream = call->stream](const absl::Status& status, std::string reply) {
-                        self->protocol_.Respond(stream, status, std::move(reply));
-                        if (self->socket_.is_open()) self->Continue();
-                      }});
+    if (const std::optional<GrpcProtocol::Call> call = self->protocol_.TakeCall()) {
+      self->on_call_(*call,
+                     [self, stream = call->stream](const absl::Status& status, std::string reply) {
+                       self->protocol_.Respond(stream, status, std::move(reply));
+                       if (self->socket_.is_open()) self->Continue();
+                     });
     }
     if (self->socket_.is_open()) self->Continue();
   });

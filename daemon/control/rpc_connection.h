@@ -19,18 +19,12 @@
 
 namespace rdmad::control {
 
-struct RpcCall {
-  std::string method;  // "/rdmad.v1.VerbsService/CreateQp"
-  std::string token;   // empty: none was sent
-  std::string request;
-  // To be called once, at any time: also when the connection has ended.
-  std::function<void(const absl::Status& status, std::string reply)> respond;
-};
-
 class RpcConnection final : public std::enable_shared_from_this<RpcConnection> {
  public:
+  // To be called once, at any time: also when the connection has ended.
+  using Respond = std::function<void(const absl::Status& status, std::string reply)>;
   // May answer at once. Not called any more after Close().
-  using OnCall = std::function<void(RpcCall call)>;
+  using OnCall = std::function<void(const GrpcProtocol::Call& call, Respond respond)>;
   // The client has hung up, or was dropped for what it sent. Not after Close().
   using OnEnd = std::function<void()>;
 

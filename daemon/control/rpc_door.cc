@@ -109,7 +109,10 @@ void RpcDoor::Serve(UniqueFd socket, const Peer& peer) {
   MakeRoomForUnproven(peer.uid);
   const uint64_t id = ++last_id_;
   auto connection = std::make_shared<RpcConnection>(
-      loop_, std::move(socket), [this, id](const RpcCall& call) { OnCall(id, call); },
+      loop_, std::move(socket),
+      [this, id](const GrpcProtocol::Call& call, RpcConnection::Respond respond) {
+        OnCall(id, call, std::move(respond));
+      },
       [this, id] { Forget(id); });
   clients_[id] = {peer.uid, peer.pid, "", connection};
   ++count_by_user_[peer.uid];
@@ -155,7 +158,7 @@ absl::Status RpcDoor::Prove(Client& client, const std::string& token) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Caller> RpcDoor::Authenticate(Client& client, const RpcCall& call) {
+absl::StatusOr<Caller> RpcDoor::Authenticate(Client& client, const GrpcProtocol::Call& call) {
   session::Session* session = registry_->FindByToken(call.token);
   if (session == nullptr) {
     ++counters_.calls_without_session;
@@ -178,12 +181,12 @@ absl::StatusOr<Caller> RpcDoor::Authenticate(Client& client, const RpcCall& call
   return Caller{session, policy_->IsPrivileged(who.uid)};
 }
 
-void RpcDoor::OnCall(uint64_t id, const RpcCall& call) {
+void RpcDoor::OnCall(uint64_t id, const GrpcProtocol::Call& call, RpcConnection::Respond respond) {
   ++counters_.calls;
   absl::StatusOr<Caller> caller = Authenticate(clients_.at(id), call);
   // The session may be gone when the answer comes.
   const session::SessionIdentity* const who = caller.ok() ? &caller->session->identity() : nullptr;
-  const auto answer = [this, method = call.method, respond = call.respond,
+  const auto answer = [this, method = call.method, respond = std::move(respond),
                        session = who == nullptr ? 0 : who->id, uid = who == nullptr ? 0 : who->uid,
                        pid = who == nullptr ? 0 : who->pid](const absl::Status& status,
                                                             std::string reply) {

@@ -25,6 +25,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/control/call_table.h"
 #include "daemon/control/fd_watch.h"
+#include "daemon/control/grpc_protocol.h"
 #include "daemon/control/log.h"
 #include "daemon/control/peer.h"
 #include "daemon/control/policy.h"
@@ -88,8 +89,8 @@ class RpcDoor {
   void MakeRoomForUnproven(uid_t uid);
   // Notes that the connection serves the session of this token. Errors: ResourceExhausted.
   absl::Status Prove(Client& client, const std::string& token);
-  void OnCall(uint64_t id, const RpcCall& call);
-  absl::StatusOr<Caller> Authenticate(Client& client, const RpcCall& call);
+  void OnCall(uint64_t id, const GrpcProtocol::Call& call, RpcConnection::Respond respond);
+  absl::StatusOr<Caller> Authenticate(Client& client, const GrpcProtocol::Call& call);
 
   boost::asio::io_context& loop_;
   const UniqueFd listener_;

@@ -1,5 +1,4 @@
 #include "daemon/session/session.h"
-#include "daemon/session/session_tables.h"
 
 #include <memory>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "daemon/session/pipe.h"
+#include "daemon/session/session_tables.h"
 
 namespace rdmad::session {
 namespace {

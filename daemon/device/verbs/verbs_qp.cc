@@ -251,7 +251,6 @@ void VerbsQp::OnRecvsRefused(const ibv_recv_wr& refused) noexcept {
   TakeOverRecvs(recv_head_ + ((PositionOf(refused.wr_id) - recv_head_) & kPositionMask));
   EnterError();
   context_->path().sink().OnAsyncEvent({device::AsyncEventType::kQpFatal, init_.owner_token, qpn_});
-  FlushOwnRecvs();
 }
 
 void VerbsQp::OnSendRefused(const ibv_send_wr& refused) noexcept {
