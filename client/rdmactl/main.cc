@@ -49,7 +49,8 @@ constexpr char kBenchFooter[] =
     "What the figures mean:\n"
     "  --lat   one operation at a time. send: until the peer's answer of the same size is there, that\n"
     "          is there and back. write, read: from the post to the completion.\n"
-    "  --bw    --depth operations are kept under way.\n"
+    "  --bw    --depth operations are kept under way, each with a buffer of its own unless --buffers says\n"
+    "          otherwise: iperf3, perftest and ucx_perftest use one, which stays in the processor's cache.\n"
     "  --rate  the same, posted in batches, of which the last makes a completion.";
 
 struct BenchArguments {
@@ -57,6 +58,7 @@ struct BenchArguments {
   std::string mode = "send";
   uint32_t size_bytes = 0;
   uint32_t depth = 64;
+  uint32_t buffers = 0;
   double seconds = 2;
   bool latency = false;
   bool bandwidth = false;
@@ -77,6 +79,8 @@ CLI::App* AddBench(CLI::App& app, BenchArguments& arguments) {
   bench->add_option("--depth", arguments.depth, "operations under way with --bw and --rate")
       ->check(CLI::Range(uint32_t{1}, uint32_t{8192}))
       ->capture_default_str();
+  bench->add_option("--buffers", arguments.buffers, "buffers that these use in turn (default: as many as --depth)")
+      ->check(CLI::Range(uint32_t{1}, uint32_t{8192}));
   bench->add_option("--seconds", arguments.seconds, "how long to measure each figure")
       ->check(CLI::Range(0.01, 3600.0))
       ->capture_default_str();
@@ -112,6 +116,7 @@ BenchCommand MakeBenchCommand(const BenchArguments& arguments, const rdmad::Atta
     options.metric = metric;
     options.size_bytes = arguments.size_bytes != 0 ? arguments.size_bytes : default_bytes;
     options.depth = arguments.depth;
+    options.buffers = arguments.buffers;
     options.wait = arguments.polled ? rdmad::WaitStyle::kPolled : rdmad::WaitStyle::kBlocking;
     options.duration = absl::Seconds(arguments.seconds);
     command.runs.push_back(options);

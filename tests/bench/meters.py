@@ -37,12 +37,15 @@ class Meter:
 class Rdmad(Meter):
     """`rdmactl bench` between two applications: of one daemon, or of two."""
 
-    def __init__(self, name, seconds, daemons, metric, *, mode="send", polled=False, size=MESSAGE_BYTES, depth=64):
+    def __init__(self, name, seconds, daemons, metric, *, mode="send", polled=False, size=MESSAGE_BYTES, depth=64,
+                 buffers=None):
         super().__init__(name, seconds)
         self._daemons = daemons
         self._metric = metric
         self._flags = ["--" + {"latency": "lat", "bandwidth": "bw", "rate": "rate"}[metric], "--mode", mode,
                        "--polled" if polled else "--blocking", "--size", size, "--depth", depth, "--seconds", seconds]
+        if buffers is not None:
+            self._flags += ["--buffers", buffers]
 
     def measure(self):
         near, far = self._daemons[0], self._daemons[-1]

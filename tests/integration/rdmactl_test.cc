@@ -1,4 +1,5 @@
 // rdmactl as an operator runs it: what it prints, as a table and as JSON, and what it ends with.
+#include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -173,6 +174,24 @@ TEST_F(RdmactlTest, BenchMeasuresEveryModeByItself) {
     EXPECT_NE(result.output.find("\"p999_us\": "), std::string::npos);
   }
   EXPECT_TRUE(Ask({"bench", "--threads", "--polled", "--lat", "--seconds", "0.05"}).ok());
+}
+
+TEST_F(RdmactlTest, BenchTakesAsManyBuffersAsItIsTold) {
+  const auto window = [this](const std::string& mode, std::vector<std::string> more) {
+    std::vector<std::string> words = {"--json",  "bench", "--bw",      "--mode", mode,
+                                      "--depth", "4",     "--seconds", "0.05"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = Ask(words);
+    EXPECT_TRUE(result.ok()) << result.output;
+    return result.output;
+  };
+  for (const char* mode : {"send", "write", "read"}) {
+    SCOPED_TRACE(mode);
+    EXPECT_THAT(window(mode, {"--buffers", "1"}), ::testing::HasSubstr("\"buffers\": 1,"));
+  }
+  EXPECT_THAT(window("write", {}), ::testing::HasSubstr("\"buffers\": 4,"));
+  // More than operations under way would never all be in use.
+  EXPECT_THAT(window("write", {"--buffers", "9"}), ::testing::HasSubstr("\"buffers\": 4,"));
 }
 
 TEST_F(RdmactlTest, BenchMeasuresBetweenTwoDaemons) {

@@ -5,6 +5,7 @@
 // measured is rdmad and little else.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -31,8 +32,13 @@ struct BenchOptions {
   BenchMetric metric = BenchMetric::kLatency;
   uint32_t size_bytes = 64;
   uint32_t depth = 64;  // operations under way, kBandwidth and kRate
+  // How many buffers of the measuring side they use in turn; 0: one each. Other tools measure with one, which stays in
+  // the processor's cache.
+  uint32_t buffers = 0;
   WaitStyle wait = WaitStyle::kBlocking;
   absl::Duration duration = absl::Seconds(2);
+
+  uint32_t window_buffers() const { return buffers == 0 ? depth : std::min(buffers, depth); }
 };
 
 struct BenchResult {

@@ -148,7 +148,7 @@ class Measurement {
     std::vector<Sge> sges(options_.depth);
     std::vector<SendWr> wrs(options_.depth);
     for (uint32_t i = 0; i < options_.depth; ++i) {
-      sges[i] = memory_.SgeAt(i);
+      sges[i] = memory_.SgeAt(i % options_.window_buffers());
       wrs[i] = MakeWr(&sges[i]);
       // Of small operations one in a batch makes a completion: those before it are done as well.
       if ((i + 1) % batch_size != 0 && i + 1 != options_.depth) wrs[i].flags &= ~uint32_t{kSendSignaled};
@@ -203,7 +203,7 @@ class Measurement {
 }  // namespace
 
 absl::StatusOr<BenchResult> RunBenchClient(const Client& client, const Address& peer, const BenchOptions& options) {
-  const uint32_t buffers = options.metric == BenchMetric::kLatency ? 2 : options.depth;
+  const uint32_t buffers = options.metric == BenchMetric::kLatency ? 2 : options.window_buffers();
   absl::StatusOr<BenchMemory> memory = BenchMemory::Create(client, options.size_bytes, buffers);
   if (!memory.ok()) return memory.status();
   Measurement measurement(options, std::move(memory).value());

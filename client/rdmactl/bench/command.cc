@@ -37,7 +37,8 @@ std::string JsonOf(const BenchResult& result) {
                     ", \"p999_us\": ", Fixed(result.p999_us, 3), ", \"max_us\": ", Fixed(result.max_us, 3));
     absl::StrAppend(&text, ", \"mean_us\": ", Fixed(result.mean_us, 3));
   } else {
-    absl::StrAppend(&text, ", \"depth\": ", options.depth, ", \"per_second\": ", Fixed(result.per_second(), 1),
+    absl::StrAppend(&text, ", \"depth\": ", options.depth, ", \"buffers\": ", options.window_buffers(),
+                    ", \"per_second\": ", Fixed(result.per_second(), 1),
                     ", \"mbytes_per_s\": ", Fixed(result.mbytes_per_second(), 1),
                     ", \"ns_per_operation\": ", Fixed(result.mean_us * 1000, 1));
   }
