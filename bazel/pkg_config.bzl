@@ -211,6 +211,9 @@ def _library(repository_ctx, pkg_config, name, library):
         else:
             linkopts.append(flag)
     linkopts += _attr(library, "linkopts")
+    if linkopts:
+        # What a program does not call it need not load: pkg-config names whole families, and a header's mere use brings them.
+        linkopts = ["-Wl,--as-needed"] + linkopts
 
     local_includes = []
     for directory in includes:
