@@ -22,6 +22,21 @@ absl::StatusOr<typename Method::Reply> Ask(const Client& client, const Method& m
   return client.state()->session()->Call(method, {});
 }
 
+// A list, which comes in pages, as one reply.
+template <typename Method>
+absl::StatusOr<typename Method::Reply> AskForAll(const Client& client, const Method& method) {
+  typename Method::Request request;
+  typename Method::Reply all;
+  do {
+    const absl::StatusOr<typename Method::Reply> page = client.state()->session()->Call(method, request);
+    if (!page.ok()) return page.status();
+    all.clear_next_page();
+    all.MergeFrom(*page);
+    request.set_page(all.next_page());
+  } while (all.has_next_page());
+  return all;
+}
+
 absl::Status PrintJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
@@ -122,7 +137,7 @@ absl::Status ShowDevices(const Client& client, bool json) {
 }
 
 absl::Status ShowSessions(const Client& client, bool json) {
-  const absl::StatusOr<v1::ListSessionsReply> reply = Ask(client, rpc::kListSessions);
+  const absl::StatusOr<v1::ListSessionsReply> reply = AskForAll(client, rpc::kListSessions);
   if (!reply.ok()) return reply.status();
   if (json) return PrintJson(*reply);
   Table table({"SESSION", "NAME", "PID", "UID", "AGE", "ENGINES", "QPS", "CM IDS", "REGIONS", "POOLS", "POOL BYTES",
@@ -139,7 +154,7 @@ absl::Status ShowSessions(const Client& client, bool json) {
 }
 
 absl::Status ShowConnections(const Client& client, bool json) {
-  const absl::StatusOr<v1::ListConnectionsReply> reply = Ask(client, rpc::kListConnections);
+  const absl::StatusOr<v1::ListConnectionsReply> reply = AskForAll(client, rpc::kListConnections);
   if (!reply.ok()) return reply.status();
   if (json) return PrintJson(*reply);
   Table table({"SESSION", "STATE", "LOCAL", "PEER", "DEVICE", "QPN", "PEER QPN", "QP STATE", "MTU", "AGE", "PATH"});
@@ -154,7 +169,7 @@ absl::Status ShowConnections(const Client& client, bool json) {
 }
 
 absl::Status ShowPools(const Client& client, bool json) {
-  const absl::StatusOr<v1::ListPoolsReply> reply = Ask(client, rpc::kListPools);
+  const absl::StatusOr<v1::ListPoolsReply> reply = AskForAll(client, rpc::kListPools);
   if (!reply.ok()) return reply.status();
   if (json) return PrintJson(*reply);
   Table table({"SESSION", "NAME", "SIZE", "PAGES", "REGIONS"});

@@ -67,15 +67,57 @@ void AddCounts(const v1::ObjectCounts& counts, v1::ObjectCounts* total) {
 }
 
 Admin::Admin(AdminFacts facts, const Inventory* inventory, const session::DeviceList* devices,
-             SessionRegistry* registry)
-    : facts_(std::move(facts)), inventory_(inventory), devices_(devices), registry_(registry) {}
+             SessionRegistry* registry, TurnQueue* turns)
+    : facts_(std::move(facts)),
+      inventory_(inventory),
+      devices_(devices),
+      registry_(registry),
+      turns_(turns) {}
 
 void Admin::ForEachVisible(const Caller& caller,
                            const std::function<void(session::Session&)>& visit) const {
-  const uid_t uid = caller.session->identity().uid;
+  const View view(caller);
   registry_->ForEach([&](session::Session& session) {
-    if (caller.privileged || session.identity().uid == uid) visit(session);
+    if (view.Shows(session)) visit(session);
   });
+}
+
+template <typename Request, typename Reply>
+void Admin::MakePage(const Caller& caller, const Request& request, Reply* reply, AddPart add,
+                     Done done) {
+  const absl::StatusOr<ListCursor> from = ParsePage(request.page());
+  if (!from.ok()) return done(from.status());
+  turns_->Add([this, view = View(caller), from = *from, reply, add = std::move(add),
+               done = std::move(done)] {
+    if (const std::optional<ListCursor> next = AddPage(view, from, add))
+      reply->set_next_page(ToPage(*next));
+    done(absl::OkStatus());
+  });
+}
+
+std::optional<ListCursor> Admin::AddPage(const View& view, const ListCursor& from,
+                                         const AddPart& add) const {
+  session::ListBudget budget;
+  std::optional<ListCursor> next;
+  registry_->ForEachFrom(from.session_id, [&](session::Session& session) {
+    const uint64_t id = session.identity().id;
+    ListCursor at{id, id == from.session_id ? from.slot : 0};
+    budget.Look();
+    const bool done = !view.Shows(session) || (!budget.spent() && add(session, &at.slot, &budget));
+    if (!done) next = at;
+    return done;
+  });
+  return next;
+}
+
+std::vector<IpAddress> Admin::OwnAddresses() const {
+  std::vector<IpAddress> addresses;
+  for (uint32_t index = 0; index < devices_->end(); ++index) {
+    const device::Device* device = devices_->Find(index);
+    if (device == nullptr) continue;
+    for (const device::GidEntry& gid : device->Gids()) addresses.push_back(gid.address);
+  }
+  return addresses;
 }
 
 void Admin::AddDevices(const Caller& caller,
@@ -132,31 +174,40 @@ void Admin::ListDevices(const Caller& caller, const v1::ListDevicesRequest&,
   done(absl::OkStatus());
 }
 
-void Admin::ListSessions(const Caller& caller, const v1::ListSessionsRequest&,
+void Admin::ListSessions(const Caller& caller, const v1::ListSessionsRequest& request,
                          v1::ListSessionsReply* reply, Done done) {
-  ForEachVisible(
-      caller, [reply](session::Session& session) { FillSession(session, reply->add_sessions()); });
-  done(absl::OkStatus());
+  const auto add = [reply](session::Session& session, uint32_t*, session::ListBudget* budget) {
+    budget->Entry();
+    FillSession(session, reply->add_sessions());
+    return true;
+  };
+  MakePage(caller, request, reply, add, std::move(done));
 }
 
-void Admin::ListConnections(const Caller& caller, const v1::ListConnectionsRequest&,
+void Admin::ListConnections(const Caller& caller, const v1::ListConnectionsRequest& request,
                             v1::ListConnectionsReply* reply, Done done) {
   // One more than there are answers to come, so that it cannot reach 0 before all were asked.
   auto left = std::make_shared<size_t>(1);
-  const auto answer = [left, done = std::move(done)] {
+  const auto answer = [left, done] {
     if (--*left == 0) done(absl::OkStatus());
   };
-  ForEachVisible(caller, [&](session::Session& session) {
+  const auto add = [reply, left, answer, own_addresses = OwnAddresses()](
+                       session::Session& session, uint32_t* slot, session::ListBudget* budget) {
     ++*left;
-    session.AddConnections(reply, answer);
+    return session.AddConnections(slot, budget, own_addresses, reply, answer);
+  };
+  MakePage(caller, request, reply, add, [done, answer](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    answer();
   });
-  answer();
 }
 
-void Admin::ListPools(const Caller& caller, const v1::ListPoolsRequest&, v1::ListPoolsReply* reply,
-                      Done done) {
-  ForEachVisible(caller, [reply](session::Session& session) { session.AddPools(reply); });
-  done(absl::OkStatus());
+void Admin::ListPools(const Caller& caller, const v1::ListPoolsRequest& request,
+                      v1::ListPoolsReply* reply, Done done) {
+  const auto add = [reply](session::Session& session, uint32_t* slot, session::ListBudget* budget) {
+    return session.AddPools(slot, budget, reply);
+  };
+  MakePage(caller, request, reply, add, std::move(done));
 }
 
 }  // namespace rdmad::control

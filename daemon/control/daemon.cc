@@ -66,6 +66,7 @@ Daemon::Daemon(DaemonOptions options, RunDir run_dir, const Inventory* inventory
       signals_(loop_),
       watchdog_(loop_),
       drain_timer_(loop_),
+      turns_(loop_),
       pool_budget_(PoolLimit(options_.config.limits)) {
   RD_CHECK(!inventory_->engines.empty(), "a daemon has an engine");
 }
@@ -121,7 +122,7 @@ absl::Status Daemon::StartUp() {
                                                 options_.config.limits, options_.config.session);
   admin_ =
       std::make_unique<Admin>(AdminFacts{run_dir_.path(), options_.config_file, "", started_at_ns_},
-                              inventory_, &devices_, registry_.get());
+                              inventory_, &devices_, registry_.get(), &turns_);
   calls_ = std::make_unique<CallTable>(admin_.get());
 
   RD_ASSIGN_OR_RETURN(UniqueFd attach, Listener(std::move(options_.activated.attach),

@@ -33,6 +33,7 @@
 #include "daemon/control/run_dir.h"
 #include "daemon/control/session_registry.h"
 #include "daemon/control/systemd.h"
+#include "daemon/control/turn_queue.h"
 #include "daemon/session/device_list.h"
 #include "daemon/session/event_router.h"
 #include "daemon/session/quota.h"
@@ -106,6 +107,7 @@ class Daemon {
   boost::asio::signal_set signals_;
   boost::asio::steady_timer watchdog_;
   boost::asio::steady_timer drain_timer_;
+  TurnQueue turns_;
   session::DeviceList devices_;
   session::EventRouter router_;
   session::HostBudget pool_budget_;

@@ -198,6 +198,14 @@ void SessionRegistry::ForEach(const std::function<void(session::Session&)>& visi
   }
 }
 
+void SessionRegistry::ForEachFrom(uint64_t id,
+                                  const std::function<bool(session::Session&)>& visit) const {
+  for (auto entry = entries_.lower_bound(id); entry != entries_.end(); ++entry) {
+    session::Session& session = *entry->second.session;
+    if (!session.closing() && !visit(session)) return;
+  }
+}
+
 void SessionRegistry::SetLimits(const DaemonLimits& limits,
                                 const session::SessionLimits& session_limits) {
   limits_ = limits;

@@ -68,6 +68,8 @@ class SessionRegistry final : public session::SessionHost {
   [[nodiscard]] session::Session* FindByToken(const std::string& token) const;
   // Those that have not ended, by id.
   void ForEach(const std::function<void(session::Session&)>& visit) const;
+  // The same from this id on, until the visit says false.
+  void ForEachFrom(uint64_t id, const std::function<bool(session::Session&)>& visit) const;
   // Those that have ended and still give things back are counted, too.
   [[nodiscard]] size_t count() const noexcept { return entries_.size(); }
   [[nodiscard]] size_t CountOf(uid_t uid) const;

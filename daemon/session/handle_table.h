@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/session/list_budget.h"
 
 namespace rdmad::session {
 
@@ -142,6 +143,20 @@ class HandleTable {
       const Slot& slot = slots_[index];
       if (slot.object != nullptr) visit(MakeHandle(slot.generation, index), *slot.object);
     }
+  }
+
+  // Goes on with a visit of all objects, at `*slot`, and notes there how far it has got. True: that
+  // was all of them. An object that lives from the first part of such a visit to the last is visited
+  // once, whatever comes and goes between the parts.
+  template <typename Visit>
+  bool ForEachFrom(uint32_t* slot, ListBudget* budget, Visit&& visit) const {
+    for (; *slot < slots_.size(); ++*slot) {
+      if (budget->spent()) return false;
+      const Slot& at = slots_[*slot];
+      budget->Look();
+      if (at.object != nullptr) visit(MakeHandle(at.generation, *slot), *at.object);
+    }
+    return true;
   }
 
   // Test hook: the generation that the next object in `index` gets.

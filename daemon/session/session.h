@@ -49,6 +49,7 @@
 #include "daemon/session/event_router.h"
 #include "daemon/session/handle_table.h"
 #include "daemon/session/lane.h"
+#include "daemon/session/list_budget.h"
 #include "daemon/session/objects.h"
 #include "daemon/session/quota.h"
 #include "daemon/session/session_environment.h"
@@ -162,9 +163,13 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   [[nodiscard]] v1::ObjectCounts Counts() const;
   [[nodiscard]] engine::SessionCounters Counters() const;
   [[nodiscard]] uint64_t quota_refusals() const noexcept { return quota_.refusals(); }
-  void AddPools(v1::ListPoolsReply* reply) const;
-  // One entry per CM id; `done` once the engine has told the states of their QPs.
-  void AddConnections(v1::ListConnectionsReply* reply, std::function<void()> done);
+  // These two add a part of a list: what stands from `*slot` on, as HandleTable::ForEachFrom() does.
+  bool AddPools(uint32_t* slot, ListBudget* budget, v1::ListPoolsReply* reply) const;
+  // One entry per CM id; `done` once the engines have told the states of their QPs. A peer at one of
+  // `own_addresses` is in this daemon.
+  bool AddConnections(uint32_t* slot, ListBudget* budget,
+                      const std::vector<IpAddress>& own_addresses, v1::ListConnectionsReply* reply,
+                      std::function<void()> done);
   // QPs of each device: counts[device index].
   void AddQpsByDevice(std::vector<uint32_t>* counts) const;
 

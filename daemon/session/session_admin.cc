@@ -44,9 +44,10 @@ void Session::AddQpsByDevice(std::vector<uint32_t>* counts) const {
   });
 }
 
-void Session::AddPools(v1::ListPoolsReply* reply) const {
-  pools_.ForEach([this, reply](Handle handle, const PoolObject& object) {
+bool Session::AddPools(uint32_t* slot, ListBudget* budget, v1::ListPoolsReply* reply) const {
+  return pools_.ForEachFrom(slot, budget, [&](Handle handle, const PoolObject& object) {
     if (object.phase != Phase::kLive || !object.pool) return;
+    budget->Entry();
     v1::PoolStatus* status = reply->add_pools();
     status->set_session_id(identity_.id);
     status->set_pool(handle);
@@ -57,20 +58,17 @@ void Session::AddPools(v1::ListPoolsReply* reply) const {
   });
 }
 
-void Session::AddConnections(v1::ListConnectionsReply* reply, std::function<void()> done) {
+bool Session::AddConnections(uint32_t* slot, ListBudget* budget,
+                             const std::vector<IpAddress>& own_addresses,
+                             v1::ListConnectionsReply* reply, std::function<void()> done) {
   // One more than there are answers to come, so that it cannot reach 0 before all were asked.
   auto left = std::make_shared<size_t>(1);
   auto all_asked = std::make_shared<std::function<void()>>(std::move(done));
   const auto answer = [left, all_asked] {
     if (--*left == 0) (*all_asked)();
   };
-  std::vector<IpAddress> own_addresses;
-  for (uint32_t index = 0; index < environment_.devices->end(); ++index) {
-    const device::Device* device = environment_.devices->Find(index);
-    if (device == nullptr) continue;
-    for (const device::GidEntry& gid : device->Gids()) own_addresses.push_back(gid.address);
-  }
-  cm_ids_.ForEach([&](Handle handle, const CmIdObject& object) {
+  const bool all = cm_ids_.ForEachFrom(slot, budget, [&](Handle handle, const CmIdObject& object) {
+    budget->Entry();
     const cm::CmId& id = *object.id;
     // Repeated fields keep their elements in place, so the pointer stays good while others are
     // added.
@@ -101,6 +99,7 @@ void Session::AddConnections(v1::ListConnectionsReply* reply, std::function<void
     });
   });
   answer();
+  return all;
 }
 
 }  // namespace rdmad::session

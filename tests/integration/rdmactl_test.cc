@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -85,6 +86,21 @@ TEST_F(RdmactlTest, ListsShowWhatASessionHolds) {
   const ProgramResult devices = Ask({"devices"});
   EXPECT_NE(devices.output.find("soft0"), std::string::npos) << devices.output;
   EXPECT_EQ(AskJson<v1::ListDevicesReply>("devices").devices_size(), 2);  // IPv4 and IPv6
+}
+
+TEST_F(RdmactlTest, AListOfManyPagesIsPrintedAsOne) {
+  ASSERT_OK_AND_ASSIGN(const Client client, AttachTo(Daemon(0), "the app"));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EventChannel> channel, EventChannel::Create(client));
+  std::vector<std::unique_ptr<CmId>> ids;
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_OK_AND_ASSIGN(std::unique_ptr<CmId> id, CmId::Create(client, channel.get()));
+    ids.push_back(std::move(id));
+  }
+  const auto reply = AskJson<v1::ListConnectionsReply>("connections");
+  EXPECT_EQ(reply.connections_size(), 300);
+  EXPECT_FALSE(reply.has_next_page());
+  const ProgramResult table = Ask({"connections"});
+  EXPECT_EQ(std::count(table.output.begin(), table.output.end(), '\n'), 301);
 }
 
 TEST_F(RdmactlTest, VersionWorksWithAndWithoutADaemon) {

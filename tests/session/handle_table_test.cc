@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <vector>
+
+#include "daemon/session/list_budget.h"
 
 namespace rdmad::session {
 namespace {
@@ -99,6 +103,56 @@ TEST(HandleTable, VisitMayRemoveEverything) {
   });
   EXPECT_EQ(seen.size(), 10u);
   EXPECT_EQ(table.count(), 0u);
+}
+
+TEST(HandleTable, AVisitInPartsLooksAtFewSlotsAtATime) {
+  Table table;
+  std::vector<Handle> handles;
+  for (int i = 0; i < 10'000; ++i) handles.push_back(Put(table, i));
+  for (int i = 0; i < 9'999; ++i) table.Remove(handles[i]);  // slots without objects cost, too
+  uint32_t slot = 0;
+  std::vector<int> seen;
+  for (int parts = 1;; ++parts) {
+    const uint32_t before = slot;
+    ListBudget budget;
+    const bool all = table.ForEachFrom(&slot, &budget, [&](Handle, int& value) {
+      budget.Entry();
+      seen.push_back(value);
+    });
+    ASSERT_LE(slot - before, 2048u);
+    if (all) break;
+    ASSERT_LT(parts, 10);
+  }
+  EXPECT_EQ(seen, std::vector<int>{9'999});
+}
+
+TEST(HandleTable, AVisitInPartsSeesWhatStaysOnceWhateverComesAndGoes) {
+  Table table;
+  std::vector<Handle> stay;
+  std::vector<Handle> go;
+  for (int i = 0; i < 1000; ++i) (i % 3 == 0 ? go : stay).push_back(Put(table, i));
+  std::map<Handle, int> seen;
+  uint32_t slot = 0;
+  bool all = false;
+  for (int parts = 0; !all; ++parts) {
+    ASSERT_LT(parts, 100);
+    ListBudget budget;
+    size_t entries = 0;
+    all = table.ForEachFrom(&slot, &budget, [&](Handle handle, int&) {
+      budget.Entry();
+      ++seen[handle];
+      ++entries;
+    });
+    EXPECT_LE(entries, ListBudget::kMostEntries);
+    // Slots become free behind the visit and before it, and are used again.
+    for (int i = 0; i < 40 && !go.empty(); ++i) {
+      table.Remove(i % 2 == 0 ? go.front() : go.back());
+      go.erase(i % 2 == 0 ? go.begin() : go.end() - 1);
+      Put(table, -1);
+    }
+  }
+  for (const Handle handle : stay) EXPECT_EQ(seen[handle], 1) << handle;
+  for (const auto& [handle, times] : seen) EXPECT_EQ(times, 1) << handle;
 }
 
 }  // namespace
