@@ -154,6 +154,7 @@ int Main(int argc, char** argv) {
   if (flags.check) {
     printf("%s: good\n",
            flags.config_file.empty() ? "built-in configuration" : flags.config_file.c_str());
+    for (const std::string& note : control::ConfigNotes(config)) printf("note: %s\n", note.c_str());
     for (const std::string& note : HostNotes(config)) printf("note: %s\n", note.c_str());
     return kExitOk;
   }

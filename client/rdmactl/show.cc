@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -87,6 +88,29 @@ Table DeviceTable(const google::protobuf::RepeatedPtrField<v1::DeviceStatus>& de
   return table;
 }
 
+// The limit that a user has used most of, for a user who has any.
+std::string Fullest(const v1::UserStatus& user) {
+  const v1::QuotaUse* fullest = nullptr;
+  double most = 0;
+  for (const v1::QuotaUse& use : user.quotas()) {
+    if (!use.has_value()) continue;
+    const double part = static_cast<double>(use.in_use()) / static_cast<double>(std::max<uint64_t>(use.value(), 1));
+    if (fullest != nullptr && part <= most) continue;
+    fullest = &use;
+    most = part;
+  }
+  if (fullest == nullptr) return "not bounded";
+  return absl::StrCat(fullest->limit(), " ", fullest->in_use(), " of ", fullest->value());
+}
+
+Table UserTable(const google::protobuf::RepeatedPtrField<v1::UserStatus>& users) {
+  Table table({"USER", "SESSIONS", "REFUSED", "NEAREST LIMIT"});
+  for (const v1::UserStatus& user : users) {
+    table.Add({Number(user.uid()), Number(user.sessions()), Number(user.refusals()), Fullest(user)});
+  }
+  return table;
+}
+
 }  // namespace
 
 absl::Status ShowStatus(const Client& client, bool json) {
@@ -110,6 +134,7 @@ absl::Status ShowStatus(const Client& client, bool json) {
                  Number(engine.wakeups()), Age(engine.busy_ns() / 1'000'000)});
   }
   Print(engines.ToString() + "\n");
+  Print(UserTable(reply->users()).ToString() + "\n");
   Print(DeviceTable(reply->devices()).ToString());
   return absl::OkStatus();
 }

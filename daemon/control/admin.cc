@@ -9,11 +9,13 @@
 #include "daemon/control/clock.h"
 #include "daemon/control/version.h"
 #include "daemon/session/convert.h"
+#include "daemon/session/user_quota.h"
 
 namespace rdmad::control {
 namespace {
 
 constexpr uint64_t kNsPerMs = 1'000'000;
+constexpr int kMostUsersShown = 100;
 
 uint64_t AgeMs(int64_t since_ns) {
   return static_cast<uint64_t>(MonotonicNs() - since_ns) / kNsPerMs;
@@ -45,6 +47,19 @@ void FillEngine(const engine::EngineProxy& engine, v1::EngineStatus* status) {
   status->set_completions(stats.completions);
   status->set_wakeups(stats.wakeups);
   status->set_busy_ns(stats.busy_ns);
+}
+
+void FillUser(const session::UserQuota& quota, size_t sessions, v1::UserStatus* status) {
+  status->set_uid(quota.uid());
+  status->set_sessions(static_cast<uint32_t>(sessions));
+  status->set_refusals(quota.refusals());
+  for (size_t i = 0; i < session::kResourceCount; ++i) {
+    const auto resource = static_cast<session::Resource>(i);
+    v1::QuotaUse* use = status->add_quotas();
+    use->set_limit(session::LimitName(resource));
+    use->set_in_use(quota.in_use(resource));
+    if (quota.limits()) use->set_value(session::LimitOf(*quota.limits(), resource));
+  }
 }
 
 }  // namespace
@@ -165,6 +180,11 @@ void Admin::GetStatus(const Caller& caller, const v1::GetStatusRequest&, v1::Get
     FillEngine(*engine, reply->add_engines());
   AddDevices(caller, reply->mutable_devices());
   reply->set_privileged_view(caller.privileged);
+  const View view(caller);
+  registry_->ForEachUser([&](const session::UserQuota& quota, size_t of_user) {
+    if ((view.all || quota.uid() == view.uid) && reply->users_size() < kMostUsersShown)
+      FillUser(quota, of_user, reply->add_users());
+  });
   done(absl::OkStatus());
 }
 

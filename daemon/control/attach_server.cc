@@ -245,6 +245,7 @@ void AttachServer::OnRequest(const std::shared_ptr<Connection>& connection,
   identity.pid = connection->peer.pid;
   identity.uid = connection->peer.uid;
   identity.gid = connection->peer.gid;
+  identity.privileged = policy_->IsPrivileged(identity.uid);
   identity.name =
       request->client_name().empty() ? Printable(CommOf(connection->peer)) : request->client_name();
   connection->BecomeSession();

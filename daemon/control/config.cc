@@ -139,7 +139,7 @@ void ReadPolicy(TableReader& root, bool look_up, PolicyConfig* out) {
   table->Finish();
 }
 
-void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits* session) {
+void ReadLimits(TableReader& root, DaemonLimits* daemon) {
   if (std::optional<TableReader> table = root.Table("limits")) {
     table->Read("max_sessions", 1, 1u << 20, &daemon->max_sessions);
     table->Read("max_sessions_per_user", 1, 1u << 20, &daemon->max_sessions_per_user);
@@ -156,26 +156,34 @@ void ReadLimits(TableReader& root, DaemonLimits* daemon, session::SessionLimits*
     }
     table->Finish();
   }
-  if (std::optional<TableReader> table = root.Table("session_limits")) {
-    constexpr uint64_t kMost = 1u << 20;
-    table->Read("max_qps", 1, 65535,
-                &session->max_qps);  // each has a doorbell: proto/shm/doorbell.h
-    table->Read("max_cqs", 1, kMost, &session->max_cqs);
-    table->Read("max_pds", 1, kMost, &session->max_pds);
-    table->Read("max_regions", 1, kMost, &session->max_regions);
-    table->Read("max_pools", 1, kMost, &session->max_pools);
-    table->Read("max_pool_bytes", 4096, kMaxBytes, &session->max_pool_bytes);
-    table->Read("max_region_bytes", 4096, kMaxBytes, &session->max_region_bytes);
-    table->Read("max_cm_ids", 1, kMost, &session->max_cm_ids);
-    table->Read("max_pending_requests", 1, kMost, &session->max_pending_requests);
-    table->Read("max_channels", 1, kMost, &session->max_channels);
-    table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &session->max_arena_bytes);
-    table->Read("max_srqs", 1, 65535, &session->max_srqs);  // as for QPs
-    table->Read("max_ahs", 1, kMost, &session->max_ahs);    // engine::kMaxAhs
-    table->Read("max_mws", 1, kMost, &session->max_mws);
-    table->Read("max_multicasts", 1, kMost, &session->max_multicasts);
-    table->Finish();
-  }
+}
+
+struct Most {
+  uint64_t queues;       // QPs, and SRQs
+  uint64_t least_pools;  // bytes
+};
+
+void ReadObjectLimits(TableReader& root, const char* name, const Most& most,
+                      session::SessionLimits* out) {
+  std::optional<TableReader> table = root.Table(name);
+  if (!table) return;
+  constexpr uint64_t kMost = 1u << 20;
+  table->Read("max_qps", 1, most.queues, &out->max_qps);
+  table->Read("max_cqs", 1, kMost, &out->max_cqs);
+  table->Read("max_pds", 1, kMost, &out->max_pds);
+  table->Read("max_regions", 1, kMost, &out->max_regions);
+  table->Read("max_pools", 1, kMost, &out->max_pools);
+  table->Read("max_pool_bytes", most.least_pools, kMaxBytes, &out->max_pool_bytes);
+  table->Read("max_region_bytes", 4096, kMaxBytes, &out->max_region_bytes);
+  table->Read("max_cm_ids", 1, kMost, &out->max_cm_ids);
+  table->Read("max_pending_requests", 1, kMost, &out->max_pending_requests);
+  table->Read("max_channels", 1, kMost, &out->max_channels);
+  table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &out->max_arena_bytes);
+  table->Read("max_srqs", 1, most.queues, &out->max_srqs);
+  table->Read("max_ahs", 1, kMost, &out->max_ahs);  // engine::kMaxAhs
+  table->Read("max_mws", 1, kMost, &out->max_mws);
+  table->Read("max_multicasts", 1, kMost, &out->max_multicasts);
+  table->Finish();
 }
 
 void ReadAll(const toml::table& tree, bool look_up, ConfigProblems* problems, Config* out) {
@@ -194,7 +202,10 @@ void ReadAll(const toml::table& tree, bool look_up, ConfigProblems* problems, Co
     table->Finish();
   }
   ReadPolicy(root, look_up, &out->policy);
-  ReadLimits(root, &out->limits, &out->session);
+  ReadLimits(root, &out->limits);
+  // In a session each queue has a doorbell: proto/shm/doorbell.h.
+  ReadObjectLimits(root, "session_limits", {65535, 4096}, &out->session);
+  ReadObjectLimits(root, "user_limits", {1u << 20, 0}, &out->user);
   root.Finish();
 }
 
@@ -205,6 +216,21 @@ bool IsLogLevel(const std::string& text) {
     if (text == level) return true;
   }
   return false;
+}
+
+std::vector<std::string> ConfigNotes(const Config& config) {
+  std::vector<std::string> notes;
+  for (size_t i = 0; i < session::kResourceCount; ++i) {
+    const auto resource = static_cast<session::Resource>(i);
+    const uint64_t of_session = session::LimitOf(config.session, resource);
+    const uint64_t of_user = session::LimitOf(config.user, resource);
+    if (of_user >= of_session || of_user == 0) continue;
+    const char* name = session::LimitName(resource);
+    notes.push_back(absl::StrCat("user_limits.", name, " = ", of_user, ": less than session_limits.",
+                                 name, " = ", of_session,
+                                 ", which no session reaches then but root's and rdmad's own user's"));
+  }
+  return notes;
 }
 
 namespace {

@@ -16,6 +16,7 @@
 #include "daemon/base/ip_address.h"
 #include "daemon/base/socket_address.h"
 #include "daemon/session/quota.h"
+#include "daemon/session/user_quota.h"
 
 namespace rdmad::control {
 
@@ -86,6 +87,7 @@ struct Config {
   PolicyConfig policy;
   DaemonLimits limits;
   session::SessionLimits session;
+  session::SessionLimits user = session::DefaultUserLimits();
 
   friend bool operator==(const Config&, const Config&) = default;
 };
@@ -98,6 +100,9 @@ absl::StatusOr<Config> LoadConfig(const std::string& path);
 // The same for text, which may have been written for another host; `name` stands where the path
 // would.
 absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& name);
+
+// What is allowed and may not be what was meant, one line each.
+std::vector<std::string> ConfigNotes(const Config& config);
 
 // "trace", "debug", ...: the words that log.level takes.
 bool IsLogLevel(const std::string& text);

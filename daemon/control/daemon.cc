@@ -28,6 +28,12 @@ uint64_t PoolLimit(const DaemonLimits& limits) {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
 }
 
+RegistryLimits LimitsOf(const Config& config) {
+  RegistryLimits limits{config.limits, config.session, config.user};
+  if (limits.user.max_pool_bytes == 0) limits.user.max_pool_bytes = PoolLimit(config.limits) / 2;
+  return limits;
+}
+
 // Of those that are about a device.
 const char* EventName(device::AsyncEventType type) {
   switch (type) {
@@ -119,7 +125,7 @@ absl::Status Daemon::StartUp() {
   environment.pool_budget = &pool_budget_;
   environment.clock = MonotonicNs;
   registry_ = std::make_unique<SessionRegistry>(loop_, inventory_->engines, environment,
-                                                options_.config.limits, options_.config.session);
+                                                LimitsOf(options_.config));
   admin_ =
       std::make_unique<Admin>(AdminFacts{run_dir_.path(), options_.config_file, "", started_at_ns_},
                               inventory_, &devices_, registry_.get(), &turns_);
@@ -300,7 +306,7 @@ void Daemon::Reload() {
     }
     options_.config = LiveMerge(options_.config, *wanted);
     policy_ = *std::move(policy);
-    registry_->SetLimits(options_.config.limits, options_.config.session);
+    registry_->SetLimits(LimitsOf(options_.config));
     if (!options_.log_level_fixed) SetLogLevel(options_.config.log.level);
     Log("control").info("reloaded config={}", options_.config_file);
   }

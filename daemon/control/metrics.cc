@@ -13,6 +13,7 @@
 #include "daemon/control/admin.h"
 #include "daemon/control/process_stats.h"
 #include "daemon/control/version.h"
+#include "daemon/session/user_quota.h"
 
 namespace rdmad::control {
 namespace {
@@ -301,6 +302,29 @@ void AddSessions(const SessionRegistry& registry, Families* out) {
   }
 }
 
+void AddUsers(const SessionRegistry& registry, Families* out) {
+  size_t shown = 0;
+  registry.ForEachUser([&](const session::UserQuota& quota, size_t sessions) {
+    if (++shown > kMaxUsersShown) return;
+    const std::string uid = absl::StrCat(quota.uid());
+    out->Gauge("rdmad_user_sessions", "Applications of the user that are attached now.",
+               Number(sessions), {{"uid", uid}});
+    out->Counter("rdmad_user_quota_refusals_total",
+                 "Objects refused because a limit of the user was reached, since the first of the "
+                 "sessions that the user has now.",
+                 Number(quota.refusals()), {{"uid", uid}});
+    for (size_t i = 0; i < session::kResourceCount; ++i) {
+      const auto resource = static_cast<session::Resource>(i);
+      const Labels labels = {{"uid", uid}, {"limit", session::LimitName(resource)}};
+      out->Gauge("rdmad_user_quota_in_use", "What the user's sessions hold, by limit.",
+                 Number(quota.in_use(resource)), labels);
+      if (!quota.limits()) continue;
+      out->Gauge("rdmad_user_quota_limit", "What they may hold.",
+                 Number(session::LimitOf(*quota.limits(), resource)), labels);
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<MetricFamily> Metrics::Collect() const {
@@ -310,6 +334,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   AddEngines(sources_, &families);
   AddDevices(sources_, &families);
   AddSessions(*sources_.registry, &families);
+  AddUsers(*sources_.registry, &families);
   return families.Take();
 }
 

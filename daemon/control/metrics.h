@@ -22,6 +22,7 @@
 namespace rdmad::control {
 
 inline constexpr size_t kMaxSessionsShown = 100;
+inline constexpr size_t kMaxUsersShown = 50;  // the lowest uids
 
 // Where numbers are read from; all of it outlives the Metrics. `attach` and `rpc` may be null.
 struct MetricsSources {

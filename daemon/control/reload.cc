@@ -9,6 +9,7 @@ Config LiveMerge(const Config& running, const Config& wanted) {
   merged.limits = wanted.limits;
   merged.limits.max_total_pool_bytes = running.limits.max_total_pool_bytes;
   merged.session = wanted.session;
+  merged.user = wanted.user;
   return merged;
 }
 

@@ -1,7 +1,8 @@
 // What a changed configuration can change while the daemon runs.
 //
-// Live: log.level, [policy], [limits] but for max_total_pool_bytes, and [session_limits]; policy
-// and limits hold for sessions that attach from now on. Everything else needs a restart.
+// Live: log.level, [policy], [limits] but for max_total_pool_bytes, [session_limits] and
+// [user_limits]; policy and limits hold for sessions that attach from now on, those of users at
+// once. Everything else needs a restart.
 //
 // Thread: any.
 #pragma once

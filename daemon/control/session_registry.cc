@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,13 +44,11 @@ std::string NewToken() {
 SessionRegistry::SessionRegistry(boost::asio::io_context& loop,
                                  std::vector<engine::EngineProxy*> engines,
                                  const session::SessionEnvironment& environment,
-                                 const DaemonLimits& limits,
-                                 const session::SessionLimits& session_limits)
+                                 const RegistryLimits& limits)
     : loop_(loop),
       engines_(std::move(engines)),
       environment_(environment),
       limits_(limits),
-      session_limits_(session_limits),
       tidy_timer_(loop),
       log_(kLoggedAtOnce, kLogIntervalNs),
       slow_workers_(kSlowWorkers) {
@@ -75,22 +74,42 @@ std::vector<engine::EngineProxy*> SessionRegistry::LeastUsedFirst() const {
 }
 
 size_t SessionRegistry::CountOf(uid_t uid) const {
-  return static_cast<size_t>(std::count_if(
-      entries_.begin(), entries_.end(),
-      [uid](const auto& entry) { return entry.second.session->identity().uid == uid; }));
+  const auto user = users_.find(uid);
+  return user == users_.end() ? 0 : user->second.sessions;
+}
+
+void SessionRegistry::ForEachUser(
+    const std::function<void(const session::UserQuota& quota, size_t sessions)>& visit) const {
+  for (const auto& [uid, user] : users_) visit(*user.quota, user.sessions);
+}
+
+session::UserQuota* SessionRegistry::QuotaOf(const session::SessionIdentity& identity) {
+  User& user = users_[identity.uid];
+  ++user.sessions;
+  if (user.quota == nullptr) {
+    user.quota = std::make_unique<session::UserQuota>(
+        identity.uid, identity.privileged ? std::nullopt : std::make_optional(limits_.user));
+  }
+  return user.quota.get();
+}
+
+void SessionRegistry::Erase(Entries::iterator entry) {
+  const auto user = users_.find(entry->second.session->identity().uid);
+  entries_.erase(entry);
+  if (--user->second.sessions == 0) users_.erase(user);
 }
 
 absl::Status SessionRegistry::CheckLimits(const session::SessionIdentity& identity) const {
   if (stopping_) return absl::UnavailableError("rdmad is stopping");
-  if (entries_.size() >= limits_.max_sessions) {
+  if (entries_.size() >= limits_.daemon.max_sessions) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("attach: limit=max_sessions value=", limits_.max_sessions,
+        absl::StrCat("attach: limit=max_sessions value=", limits_.daemon.max_sessions,
                      " in_use=", entries_.size(), "; raise it in rdmad.toml"));
   }
   const size_t of_user = CountOf(identity.uid);
-  if (of_user >= limits_.max_sessions_per_user) {
+  if (of_user >= limits_.daemon.max_sessions_per_user) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("attach: limit=max_sessions_per_user value=", limits_.max_sessions_per_user,
+        absl::StrCat("attach: limit=max_sessions_per_user value=", limits_.daemon.max_sessions_per_user,
                      " in_use=", of_user, " uid=", identity.uid, "; raise it in rdmad.toml"));
   }
   return absl::OkStatus();
@@ -103,7 +122,8 @@ void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionId
   identity.id = id;
   session::SessionEnvironment environment = environment_;
   environment.engines = LeastUsedFirst();
-  auto made = std::make_unique<session::Session>(environment, std::move(identity), session_limits_,
+  environment.user_quota = QuotaOf(identity);
+  auto made = std::make_unique<session::Session>(environment, std::move(identity), limits_.session,
                                                  link.get());
   session::Session* session = made.get();
   Entry& entry = entries_[id];
@@ -129,7 +149,7 @@ void SessionRegistry::Open(std::shared_ptr<SessionLink> link, session::SessionId
         done(std::move(*opened));
       });
   if (!gift.ok()) {
-    entries_.erase(id);
+    Erase(entries_.find(id));
     return done(gift.status());
   }
   // The engine answers by way of the loop, so `done` has not run yet.
@@ -164,7 +184,7 @@ void SessionRegistry::EndEntry(Entry& entry, const std::string& reason) {
 void SessionRegistry::OnClosed(uint64_t id) {
   const auto closed = entries_.find(id);
   const bool had_many_objects = closed->second.had_many_objects;
-  entries_.erase(closed);
+  Erase(closed);
   Log("session").debug("closed session={} left={}", id, entries_.size());
   if (had_many_objects && !stopping_) TidyLater();
   if (stopping_ && entries_.empty() && all_closed_) std::exchange(all_closed_, nullptr)();
@@ -206,10 +226,11 @@ void SessionRegistry::ForEachFrom(uint64_t id,
   }
 }
 
-void SessionRegistry::SetLimits(const DaemonLimits& limits,
-                                const session::SessionLimits& session_limits) {
+void SessionRegistry::SetLimits(const RegistryLimits& limits) {
   limits_ = limits;
-  session_limits_ = session_limits;
+  for (auto& [uid, user] : users_) {
+    if (user.quota->limits()) user.quota->SetLimits(limits.user);
+  }
 }
 
 std::unique_ptr<session::FdWatch> SessionRegistry::WatchWritable(int fd,

@@ -7,6 +7,8 @@
 // Thread: control. Owner: Daemon.
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -24,6 +26,7 @@
 #include "daemon/engine/engine_proxy.h"
 #include "daemon/session/session.h"
 #include "daemon/session/session_host.h"
+#include "daemon/session/user_quota.h"
 
 namespace rdmad::control {
 
@@ -36,14 +39,19 @@ class SessionLink : public session::DescriptorSender {
   virtual void HangUp() = 0;
 };
 
+struct RegistryLimits {
+  DaemonLimits daemon;
+  session::SessionLimits session;
+  session::SessionLimits user = session::DefaultUserLimits();
+};
+
 class SessionRegistry final : public session::SessionHost {
  public:
-  // `environment` lacks the host, which is this registry, and the engines: each session gets the
-  // one of `engines`, at least one, that serves the fewest, and behind it those that follow, in a
-  // ring.
+  // `environment` lacks the host, which is this registry, the user's quota, and the engines: each
+  // session gets the one of `engines`, at least one, that serves the fewest, and behind it those
+  // that follow, in a ring.
   SessionRegistry(boost::asio::io_context& loop, std::vector<engine::EngineProxy*> engines,
-                  const session::SessionEnvironment& environment, const DaemonLimits& limits,
-                  const session::SessionLimits& session_limits);
+                  const session::SessionEnvironment& environment, const RegistryLimits& limits);
   // Only when count() is 0.
   ~SessionRegistry() override;
   SessionRegistry(const SessionRegistry&) = delete;
@@ -73,11 +81,14 @@ class SessionRegistry final : public session::SessionHost {
   // Those that have ended and still give things back are counted, too.
   [[nodiscard]] size_t count() const noexcept { return entries_.size(); }
   [[nodiscard]] size_t CountOf(uid_t uid) const;
+  // Users who have sessions, by uid.
+  void ForEachUser(
+      const std::function<void(const session::UserQuota& quota, size_t sessions)>& visit) const;
   [[nodiscard]] uint64_t opened_total() const noexcept { return last_id_; }
   [[nodiscard]] uint64_t ended_by_fault_total() const noexcept { return ended_by_fault_; }
 
-  // For sessions opened from now on.
-  void SetLimits(const DaemonLimits& limits, const session::SessionLimits& session_limits);
+  // For sessions opened from now on; a user's also for what their sessions ask from now on.
+  void SetLimits(const RegistryLimits& limits);
 
   // session::SessionHost
   std::unique_ptr<session::FdWatch> WatchWritable(int fd, std::function<void()> ready) override;
@@ -93,7 +104,16 @@ class SessionRegistry final : public session::SessionHost {
     bool logged = false;            // its beginning, and so its end
   };
 
+  struct User {
+    std::unique_ptr<session::UserQuota> quota;
+    size_t sessions = 0;
+  };
+  using Entries = std::map<uint64_t, Entry>;
+
   [[nodiscard]] std::vector<engine::EngineProxy*> LeastUsedFirst() const;
+  // The quota of somebody who has one session more now.
+  session::UserQuota* QuotaOf(const session::SessionIdentity& identity);
+  void Erase(Entries::iterator entry);
   absl::Status CheckLimits(const session::SessionIdentity& identity) const;
   void EndEntry(Entry& entry, const std::string& reason);
   void OnClosed(uint64_t id);
@@ -102,13 +122,13 @@ class SessionRegistry final : public session::SessionHost {
   boost::asio::io_context& loop_;
   const std::vector<engine::EngineProxy*> engines_;
   session::SessionEnvironment environment_;
-  DaemonLimits limits_;
-  session::SessionLimits session_limits_;
+  RegistryLimits limits_;
   uint64_t last_id_ = 0;
   uint64_t ended_by_fault_ = 0;
   bool stopping_ = false;
   std::function<void()> all_closed_;
-  std::map<uint64_t, Entry> entries_;
+  std::map<uid_t, User> users_;
+  Entries entries_;
   std::unordered_map<std::string, session::Session*> by_token_;
   boost::asio::steady_timer tidy_timer_;
   LogLimiter log_;  // of sessions that come

@@ -53,10 +53,13 @@ class RingHold {
   RingHold(memory::ArenaSet* arenas, const memory::ArenaAllocation& allocation)
       : arenas_(arenas), allocation_(allocation) {}
   RingHold(RingHold&& other) noexcept
-      : arenas_(std::exchange(other.arenas_, nullptr)), allocation_(other.allocation_) {}
+      : arenas_(std::exchange(other.arenas_, nullptr)),
+        allocation_(other.allocation_),
+        charge_(std::move(other.charge_)) {}
   RingHold& operator=(RingHold&& other) noexcept {
     std::swap(arenas_, other.arenas_);
     std::swap(allocation_, other.allocation_);
+    std::swap(charge_, other.charge_);
     return *this;
   }
   RingHold(const RingHold&) = delete;
@@ -65,12 +68,16 @@ class RingHold {
     if (arenas_ != nullptr) arenas_->Free(allocation_);
   }
 
+  // What the bytes are charged as.
+  void Keep(Charge charge) { charge_ = std::move(charge); }
+
   [[nodiscard]] bool valid() const noexcept { return arenas_ != nullptr; }
   [[nodiscard]] const memory::ArenaAllocation& get() const noexcept { return allocation_; }
 
  private:
   memory::ArenaSet* arenas_ = nullptr;
   memory::ArenaAllocation allocation_;
+  Charge charge_;
 };
 
 // A number that one object has at a time, given back on destruction. Move-only.

@@ -3,9 +3,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/session/user_quota.h"
 
 namespace rdmad::session {
-namespace {
 
 uint64_t LimitOf(const SessionLimits& limits, Resource resource) noexcept {
   switch (resource) {
@@ -37,11 +37,11 @@ uint64_t LimitOf(const SessionLimits& limits, Resource resource) noexcept {
       return limits.max_mws;
     case Resource::kMulticasts:
       return limits.max_multicasts;
+    case Resource::kArenaBytes:
+      return limits.max_arena_bytes;
   }
   return 0;
 }
-
-}  // namespace
 
 const char* LimitName(Resource resource) noexcept {
   switch (resource) {
@@ -73,6 +73,8 @@ const char* LimitName(Resource resource) noexcept {
       return "max_mws";
     case Resource::kMulticasts:
       return "max_multicasts";
+    case Resource::kArenaBytes:
+      return "max_arena_bytes";
   }
   return "?";
 }
@@ -91,7 +93,7 @@ Charge::~Charge() {
   if (quota_ != nullptr) quota_->Return(resource_, amount_);
 }
 
-Quota::Quota(const SessionLimits& limits) : limits_(limits) {}
+Quota::Quota(const SessionLimits& limits, UserQuota* user) : limits_(limits), user_(user) {}
 
 Quota::~Quota() {
   for (uint64_t in_use : in_use_) RD_CHECK(in_use == 0, "a charge outlived its quota");
@@ -107,6 +109,12 @@ absl::StatusOr<Charge> Quota::Take(const char* operation, Resource resource, uin
         absl::StrCat(operation, ": over the session's quota: limit=", LimitName(resource),
                      " value=", limit, " in_use=", in_use, " asked=", amount));
   }
+  if (user_ != nullptr) {
+    if (absl::Status within = user_->Take(operation, resource, amount); !within.ok()) {
+      ++refusals_;
+      return within;
+    }
+  }
   in_use += amount;
   return Charge(this, resource, amount);
 }
@@ -115,6 +123,7 @@ void Quota::Return(Resource resource, uint64_t amount) noexcept {
   uint64_t& in_use = in_use_[static_cast<size_t>(resource)];
   RD_CHECK(in_use >= amount, "more was given back than was taken");
   in_use -= amount;
+  if (user_ != nullptr) user_->Return(resource, amount);
 }
 
 absl::StatusOr<HostBudget::Hold> HostBudget::Take(const char* operation, uint64_t bytes) {

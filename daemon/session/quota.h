@@ -5,6 +5,7 @@
 // value, what is in use and what was asked, so that the person who hits it knows which number to
 // raise.
 //
+// What the sessions of one user together may hold is UserQuota's; a charge here is one there, too.
 // HostBudget does the same for what all sessions together may hold.
 //
 // Thread: control. Owner: Session. A Charge must not outlive its Quota.
@@ -20,7 +21,7 @@
 
 namespace rdmad::session {
 
-// The numbers of [session_limits] in the configuration.
+// The numbers of [session_limits] in the configuration, and of [user_limits].
 struct SessionLimits {
   uint32_t max_qps = 16384;
   uint32_t max_cqs = 16384;
@@ -38,7 +39,8 @@ struct SessionLimits {
   // Event and completion channels together. Each is a pipe: a descriptor here, one at the client,
   // and 1 KiB of kernel memory while it is empty. An Endpoint of the SDK has one.
   uint32_t max_channels = 4096;
-  uint64_t max_arena_bytes = uint64_t{1} << 30;  // kept by memory::ArenaSet
+  // Of a session: of the memory behind its queues, kept by memory::ArenaSet. Of a user: of queues.
+  uint64_t max_arena_bytes = uint64_t{1} << 30;
   uint32_t max_srqs = 1024;
   uint32_t max_ahs = 8192;
   uint32_t max_mws = 4096;
@@ -62,13 +64,16 @@ enum class Resource : uint8_t {
   kAhs,
   kMws,
   kMulticasts,
+  kArenaBytes,
 };
-inline constexpr size_t kResourceCount = 14;
+inline constexpr size_t kResourceCount = 15;
 
 // "max_qps": the limit's name in the configuration.
 const char* LimitName(Resource resource) noexcept;
+uint64_t LimitOf(const SessionLimits& limits, Resource resource) noexcept;
 
 class Quota;
+class UserQuota;
 
 // A part of a quota, given back on destruction. Move-only; the default value holds nothing.
 class Charge {
@@ -97,13 +102,14 @@ class Charge {
 
 class Quota {
  public:
-  explicit Quota(const SessionLimits& limits);
+  // `user` outlives the quota; null: no user's quota is charged.
+  explicit Quota(const SessionLimits& limits, UserQuota* user = nullptr);
   Quota(const Quota&) = delete;
   Quota& operator=(const Quota&) = delete;
   ~Quota();
 
   // `operation` opens the message: "create_qp: over the session's quota: limit=max_qps value=8
-  // in_use=8 asked=1". Errors: ResourceExhausted.
+  // in_use=8 asked=1". Errors: ResourceExhausted, of this quota or of the user's.
   absl::StatusOr<Charge> Take(const char* operation, Resource resource, uint64_t amount = 1);
 
   [[nodiscard]] uint64_t in_use(Resource resource) const noexcept {
@@ -118,6 +124,7 @@ class Quota {
   void Return(Resource resource, uint64_t amount) noexcept;
 
   const SessionLimits limits_;
+  UserQuota* const user_;
   std::array<uint64_t, kResourceCount> in_use_{};
   uint64_t refusals_ = 0;
 };

@@ -32,7 +32,7 @@ Session::Session(const SessionEnvironment& environment, SessionIdentity identity
       identity_(std::move(identity)),
       sender_(sender),
       slow_queue_(environment.host),
-      quota_(limits),
+      quota_(limits, environment.user_quota),
       arenas_(ArenaOptions(limits)),
       lanes_(environment.engines.size()) {}
 

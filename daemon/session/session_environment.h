@@ -29,6 +29,7 @@ struct SessionEnvironment {
   device::ConnectionManager* connection_manager = nullptr;  // null: no device can connect
   EventRouter* router = nullptr;
   HostBudget* pool_budget = nullptr;
+  UserQuota* user_quota = nullptr;  // null: nothing is counted for the user
   SessionHost* host = nullptr;
   std::function<device::TimeNs()> clock;
 };
@@ -39,6 +40,7 @@ struct SessionIdentity {
   pid_t pid = 0;
   uid_t uid = 0;
   gid_t gid = 0;
+  bool privileged = false;  // policy.h
 };
 
 // What the attach reply carries, in the order of attach.proto. Descriptors that are not owned stay

@@ -129,7 +129,11 @@ void Session::RetireChannel(Handle handle, std::function<void()> on_gone) {
 
 absl::StatusOr<RingHold> Session::AllocateRing(uint64_t bytes) {
   RD_ASSIGN_OR_RETURN(const memory::ArenaAllocation allocation, arenas_.Allocate(bytes));
-  return RingHold(&arenas_, allocation);
+  RingHold ring(&arenas_, allocation);
+  RD_ASSIGN_OR_RETURN(Charge charge,
+                      quota_.Take("allocate_queue", Resource::kArenaBytes, allocation.bytes));
+  ring.Keep(std::move(charge));
+  return ring;
 }
 
 absl::Status Session::Deliver(const RingHold& ring, uint32_t slot_count,

@@ -61,6 +61,22 @@ max_ahs = 9
 max_mws = 10
 max_multicasts = 11
 max_pending_requests = 12
+[user_limits]
+max_qps = 21
+max_cqs = 22
+max_pds = 23
+max_regions = 24
+max_pools = 25
+max_pool_bytes = 0
+max_region_bytes = 9192
+max_cm_ids = 26
+max_pending_requests = 32
+max_channels = 27
+max_arena_bytes = 2048576
+max_srqs = 28
+max_ahs = 29
+max_mws = 30
+max_multicasts = 31
 )");
   Config wanted;
   wanted.run_dir = "/run/other";
@@ -75,6 +91,7 @@ max_pending_requests = 12
   wanted.policy.allow_groups = std::vector<std::string>{};
   wanted.limits = {10, 5, 1'000'000};
   wanted.session = {1, 2, 3, 4, 5, 4096, 8192, 6, 12, 7, 1048576, 8, 9, 10, 11};
+  wanted.user = {21, 22, 23, 24, 25, 0, 9192, 26, 32, 27, 2048576, 28, 29, 30, 31};
   EXPECT_EQ(config, wanted);
 }
 
@@ -84,6 +101,20 @@ TEST(Config, MetricsOff) {
 
 TEST(Config, FewerSessionsLowerTheUnsetLimitPerUser) {
   EXPECT_EQ(Parse("[limits]\nmax_sessions = 3").limits.max_sessions_per_user, 3u);
+}
+
+TEST(ConfigNotes, DefaultsHaveNone) {
+  EXPECT_TRUE(ConfigNotes(Config()).empty());
+}
+
+TEST(ConfigNotes, ALimitOfASessionThatItsUserIsNotAllowedIsTold) {
+  const std::vector<std::string> notes =
+      ConfigNotes(Parse("[session_limits]\nmax_qps = 40000\n[user_limits]\nmax_cm_ids = 5\n"));
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes[0].rfind("user_limits.max_qps = 32768: less than session_limits.max_qps = 40000", 0),
+            0u)
+      << notes[0];
+  EXPECT_EQ(notes[1].rfind("user_limits.max_cm_ids = 5: less than", 0), 0u) << notes[1];
 }
 
 struct Mistake {

@@ -48,7 +48,8 @@ TEST(ExampleConfig, CommentedKeysAreValid) {
 TEST(ExampleConfig, HasEveryKey) {
   const std::string example = Example();
   for (const char* table :
-       {"", "log", "metrics", "soft", "engine", "policy", "limits", "session_limits"}) {
+       {"", "log", "metrics", "soft", "engine", "policy", "limits", "session_limits",
+        "user_limits"}) {
     const std::string head = *table != '\0' ? std::string("[") + table + "]\n" : "";
     const absl::StatusOr<Config> config =
         ParseConfig(head + "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq = 1", "t");

@@ -50,6 +50,10 @@ TEST_F(MetricsEndpoint, ShowsDaemonEngineDeviceAndSession) {
   EXPECT_TRUE(
       Has(text, "rdmad_session_objects{session=\"1\",client=\"we\\\"ird\",kind=\"qp\"} 0\n"))
       << text;
+  const std::string user = absl::StrCat("uid=\"", geteuid(), "\"");
+  EXPECT_TRUE(Has(text, "\nrdmad_user_sessions{" + user + "} 1\n")) << text;
+  EXPECT_TRUE(Has(text, "\nrdmad_user_quota_in_use{" + user + ",limit=\"max_qps\"} 0\n")) << text;
+  EXPECT_FALSE(Has(text, "rdmad_user_quota_limit{" + user)) << "the daemon's own user";
   EXPECT_TRUE(Has(text, "\nprocess_open_fds ")) << text;
 }
 

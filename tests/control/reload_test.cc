@@ -18,6 +18,7 @@ Config Different() {
   config.policy.allow_users = std::vector<std::string>{"*"};
   config.limits = {1, 1, 1};
   config.session.max_qps = 1;
+  config.user.max_qps = 2;
   return config;
 }
 
@@ -27,6 +28,7 @@ TEST(Reload, LiveKeysAreTaken) {
   EXPECT_EQ(merged.policy, Different().policy);
   EXPECT_EQ(merged.limits.max_sessions, 1u);
   EXPECT_EQ(merged.session.max_qps, 1u);
+  EXPECT_EQ(merged.user.max_qps, 2u);
 }
 
 TEST(Reload, OtherKeysStay) {

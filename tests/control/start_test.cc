@@ -109,6 +109,16 @@ TEST(RdmadCheck, ExampleConfiguration) {
   EXPECT_EQ(RunDaemon({"--check", "--config", Runfile("config/rdmad.toml")}).exit.code, 0);
 }
 
+TEST(RdmadCheck, TellsOfASessionsLimitThatItsUserIsNotAllowed) {
+  const TempDir temp;
+  const ProgramResult result =
+      RunDaemon({"--check", "--config", Config(temp, "[user_limits]\nmax_cm_ids = 5\n")});
+  EXPECT_EQ(result.exit.code, 0);
+  EXPECT_TRUE(Has(result.output,
+                  "note: user_limits.max_cm_ids = 5: less than session_limits.max_cm_ids = 16384"))
+      << result.output;
+}
+
 TEST(RdmadConfig, MistakeIsToldWithItsPlace) {
   const TempDir temp;
   const std::string config = Config(temp, "[engine]\nspin_uss = 1\n");

@@ -20,7 +20,8 @@ namespace {
 
 constexpr uid_t kMember = 1;        // "daemon"
 constexpr uid_t kOutsider = 65534;  // "nobody"
-constexpr char kPolicy[] = "[policy]\nallow_users = [\"1\"]\nallow_groups = []\n";
+constexpr char kPolicy[] =
+    "[policy]\nallow_users = [\"1\"]\nallow_groups = []\n[user_limits]\nmax_pds = 3\n";
 
 class IdentityTest : public LoopbackTest {
  protected:
@@ -80,6 +81,28 @@ TEST_F(IdentityTest, RootSeesEverySession) {
   v1::ListSessionsReply sessions;
   ASSERT_OK(root.Call(root.admin(), &v1::AdminService::Stub::ListSessions, {}, &sessions));
   EXPECT_EQ(sessions.sessions_size(), 2);
+}
+
+TEST_F(IdentityTest, AUsersSessionsShareTheUsersLimitsAndRootHasNone) {
+  ASSERT_OK_AND_ASSIGN(const std::string output, Run(kMember, {"hoard"}));
+  EXPECT_TRUE(Has(output, "made 3\nhoard RESOURCE_EXHAUSTED\n")) << output;
+  EXPECT_TRUE(Has(output, absl::StrCat("limit=user_limits.max_pds value=3 in_use=3 asked=1 uid=",
+                                       kMember, "; ")))
+      << output;
+  EXPECT_TRUE(Has(output, absl::StrCat("user ", kMember, " sessions 2 refused 1 pds 3 of 3\n")))
+      << output;
+  EXPECT_FALSE(Has(output, "user 0")) << output;
+
+  ASSERT_OK_AND_ASSIGN(const RawClient root, RawClient::Attach(Daemon(0).run_dir()));
+  for (int i = 0; i < 5; ++i) {
+    v1::AllocPdReply pd;
+    EXPECT_OK(root.Call(root.verbs(), &v1::VerbsService::Stub::AllocPd, {}, &pd));
+  }
+  v1::GetStatusReply status;
+  ASSERT_OK(root.Call(root.admin(), &v1::AdminService::Stub::GetStatus, {}, &status));
+  ASSERT_GE(status.users_size(), 1);
+  EXPECT_EQ(status.users(0).uid(), 0u);
+  EXPECT_FALSE(status.users(0).quotas(0).has_value());
 }
 
 TEST_F(IdentityTest, AStolenTokenIsOfNoUseToAnotherUser) {

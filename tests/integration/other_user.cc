@@ -2,6 +2,9 @@
 //
 //   other_user RUN_DIR attach          attaches twice and looks around. Prints "attach CODE", and then
 //                                      "privileged 0|1" and "sees UID..." of the sessions
+//   other_user RUN_DIR hoard           makes PDs in two sessions, in turns, until one is refused.
+//                                      Prints "made NUMBER", "hoard CODE", the message, and what its
+//                                      status says of users
 //   other_user RUN_DIR call TOKEN      calls with another's token, in hex. Prints "call CODE"
 #include <cstdio>
 #include <string>
@@ -37,6 +40,35 @@ int Attach(const std::string& run_dir) {
   return 0;
 }
 
+int Hoard(const std::string& run_dir) {
+  const absl::StatusOr<RawClient> one = RawClient::Attach(run_dir, "one");
+  const absl::StatusOr<RawClient> two = RawClient::Attach(run_dir, "two");
+  if (!one.ok() || !two.ok()) return Say("attach", one.ok() ? two.status() : one.status());
+  absl::Status refused;
+  int made = -1;
+  while (refused.ok() && made < 1000) {
+    const RawClient& session = ++made % 2 == 0 ? *one : *two;
+    v1::AllocPdReply pd;
+    refused = session.Call(session.verbs(), &v1::VerbsService::Stub::AllocPd, {}, &pd);
+  }
+  std::printf("made %d\n", made);
+  v1::GetStatusReply status;
+  const absl::Status asked =
+      one->Call(one->admin(), &v1::AdminService::Stub::GetStatus, {}, &status);
+  if (!asked.ok()) return Say("status", asked);
+  Say("hoard", refused);
+  for (const v1::UserStatus& user : status.users()) {
+    std::printf("user %u sessions %u refused %u", user.uid(), user.sessions(),
+                static_cast<unsigned>(user.refusals()));
+    for (const v1::QuotaUse& use : user.quotas()) {
+      if (use.limit() == "max_pds")
+        std::printf(" pds %u of %u\n", static_cast<unsigned>(use.in_use()),
+                    static_cast<unsigned>(use.value()));
+    }
+  }
+  return 0;
+}
+
 int CallWith(const std::string& run_dir, const std::string& token) {
   const std::unique_ptr<v1::SessionService::Stub> stub =
       v1::SessionService::NewStub(ConnectRpc(run_dir));
@@ -49,6 +81,7 @@ int CallWith(const std::string& run_dir, const std::string& token) {
 }  // namespace rdmad::testing
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[2]) == "hoard") return rdmad::testing::Hoard(argv[1]);
   if (argc == 3) return rdmad::testing::Attach(argv[1]);
   if (argc == 4) return rdmad::testing::CallWith(argv[1], absl::HexStringToBytes(argv[3]));
   return 2;
