@@ -175,7 +175,7 @@ struct QpObject : Object {
   UseRef send_cq_use;
   UseRef recv_cq_use;
   UseRef srq_use;
-  const SrqObject* srq = nullptr;  // may be none
+  Handle srq = kNoHandle;  // may be none
   EventToken token;
   NumberHold doorbell;
   RingHold send_ring;

@@ -307,8 +307,8 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   absl::StatusOr<std::unique_ptr<device::Srq>> MakeDeviceSrq(const SrqObject& srq, Lane& lane);
   // Of an SRQ without a place: it will be in this lane. Errors: those of making one there.
   absl::Status BringSrq(SrqObject* srq, Lane& lane);
-  // Gives it to its lane's engine, for good.
-  void PlaceSrq(Handle handle, SrqObject* srq);
+  // Gives it to its lane's engine, for good: when nothing can go wrong any more with its first QP.
+  void PlaceSrq(Handle handle, SrqObject* srq, std::function<void()> then);
 
   // session_ud.cc
   absl::StatusOr<Handle> PrepareAh(const v1::CreateAhRequest& request);

@@ -109,7 +109,8 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
     RD_RETURN_IF_ERROR(CheckSameDevice("a CQ", pd->device_index, cq->device_index));
   }
   RD_RETURN_IF_ERROR(CheckSameLane("receive CQ", send_cq->lane, recv_cq->lane));
-  if (srq != nullptr && srq->placed) {
+  // One that is being made may take the SRQ with it.
+  if (srq != nullptr && (srq->placed || !srq->users.empty())) {
     RD_RETURN_IF_ERROR(CheckSameLane("SRQ", send_cq->lane, srq->lane));
   }
   Lane& lane = *send_cq->lane;
@@ -129,7 +130,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   if (srq != nullptr) {
     if (!srq->placed) RD_RETURN_IF_ERROR(BringSrq(srq, lane));
     qp->srq_use = UseRef(srq->users, handle);
-    qp->srq = srq;
+    qp->srq = request.srq();
   }
   qp->token = EventToken(environment_.router, this, handle);
   RD_ASSIGN_OR_RETURN(qp->doorbell, TakeDoorbell("create_qp", lane));
@@ -160,7 +161,6 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   port.doorbell_index = qp->doorbell.get();
   port.owner_token = qp->token.value();
   qp->port = lane.engine->CreateQueuePairPort(port);
-  if (srq != nullptr && !srq->placed) PlaceSrq(request.srq(), srq);
   return absl::OkStatus();
 }
 
@@ -201,8 +201,13 @@ void Session::DeliverQp(Handle handle, v1::CreateQpReply* reply, const Done& don
   reply->set_qpn(qp->qp->qpn());
   ToMessage(qp->qp->cap(), reply->mutable_cap());
   reply->set_doorbell_index(qp->doorbell.get());
-  if (qp->srq != nullptr) reply->set_srq_doorbell_index(qp->srq->doorbell.get());
-  done(absl::OkStatus());
+  SrqObject* const srq = srqs_.Find(qp->srq);
+  if (srq == nullptr) return done(absl::OkStatus());
+  reply->set_srq_doorbell_index(srq->doorbell.get());
+  if (srq->placed) return done(absl::OkStatus());
+  PlaceSrq(qp->srq, srq, [this, done] {
+    done(closing() ? absl::CancelledError("the session has ended") : absl::OkStatus());
+  });
 }
 
 void Session::ModifyQp(const v1::ModifyQpRequest& request, v1::ModifyQpReply*, Done done) {

@@ -99,7 +99,7 @@ absl::Status Session::BringSrq(SrqObject* srq, Lane& lane) {
   return absl::OkStatus();
 }
 
-void Session::PlaceSrq(Handle handle, SrqObject* srq) {
+void Session::PlaceSrq(Handle handle, SrqObject* srq, std::function<void()> then) {
   engine::SrqPortInit port;
   port.session = srq->lane->port.get();
   port.srq = srq->srq.get();
@@ -108,7 +108,7 @@ void Session::PlaceSrq(Handle handle, SrqObject* srq) {
   port.owner_token = srq->token.value();
   srq->port = srq->lane->engine->CreateSrqPort(port);
   srq->placed = true;
-  Activate(*srq->lane, {srq->srq.get(), srq->port.get()}, nullptr);
+  Activate(*srq->lane, {srq->srq.get(), srq->port.get()}, std::move(then));
   if (srq->limit == 0) return;
   ++commands_in_flight_;
   srq->lane->engine->SetSrqLimit(*srq->srq, srq->limit, [this, handle](device::QpResult result) {
@@ -192,7 +192,9 @@ void Session::DestroySrq(const v1::DestroySrqRequest& request, v1::DestroySrqRep
 void Session::RetireSrq(Handle handle, std::function<void()> on_gone) {
   SrqObject* srq = srqs_.Find(handle);
   if (!BeginRetiring(*srq, std::move(on_gone))) return;
-  if (!srq->placed) return Bury(srqs_, handle);
+  if (!srq->placed && srq->users.empty()) return Bury(srqs_, handle);
+  // At the end of a session it goes behind QPs that were being made, which go by way of its engine.
+  if (!srq->placed) PlaceSrq(handle, srq, nullptr);
   Deactivate(*srq->lane, {srq->port.get(), srq->srq.get()},
              [this, handle] { Bury(srqs_, handle); });
 }

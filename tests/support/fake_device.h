@@ -572,6 +572,7 @@ class FakeDevice final : public device::Device {
   }
   absl::StatusOr<std::unique_ptr<device::Qp>> CreateQp(device::Pd&, const device::QpInit& init,
                                                        FakeDataPath* path = nullptr) {
+    if (!qp_refusal.ok()) return qp_refusal;
     auto qp = std::make_unique<FakeQp>(path != nullptr ? path : path_, next_qpn_++, init);
     last_qp = qp.get();
     return qp;
@@ -580,6 +581,7 @@ class FakeDevice final : public device::Device {
   device::DeviceAttr& mutable_attr() noexcept { return attr_; }
 
   device::PortAttr port{.state = device::PortState::kActive};
+  absl::Status qp_refusal;
   absl::Status refusal;  // of SRQs, address handles, memory windows and multicast
   FakeSlowness slowness;  // of regions and address handles
   device::QpResult limit_result = device::QpResult::kOk;  // of SRQs that are made from now on
