@@ -280,14 +280,19 @@ void CmId::OnCmEvent(CmEvent event) {
   Report(event);
 }
 
+std::shared_ptr<const void> CmId::TakeBacklogPlace() {
+  return backlog_.use_count() - 1 < max_backlog_ ? backlog_ : nullptr;
+}
+
 void CmId::OnConnectRequest(CmEvent event) {
   std::unique_ptr<CmId> id(
       new CmId(manager_, host_, channel_, port_space_, std::move(event.new_endpoint)));
+  id->backlog_place_ =
+      event.backlog_place != nullptr ? std::move(event.backlog_place) : TakeBacklogPlace();
   // Nobody reads this channel any more, or nobody keeps up with it: the request ends here, which
-  // rejects it. A device that can drop it instead has counted before, by the same rule; the kernel
+  // rejects it. The soft device has dropped it before; the kernel hands everything over, since it
   // counts only what we have not fetched yet, which is nothing.
-  if (channel_->broken() || backlog_.use_count() - 1 >= max_backlog_) return;
-  id->backlog_place_ = backlog_;
+  if (channel_->broken() || id->backlog_place_ == nullptr) return;
   id->offered_initiator_depth_ = event.param.initiator_depth;
   CmId* const added = id.get();
   const absl::StatusOr<uint64_t> handle = host_->AdoptId(std::move(id), *this);

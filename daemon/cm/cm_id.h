@@ -133,6 +133,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   [[nodiscard]] const char* state_name() const noexcept { return endpoint_->state_name(); }
 
   void OnCmEvent(device::CmEvent event) override;
+  std::shared_ptr<const void> TakeBacklogPlace() override;
   void OnEventWritten() noexcept override { ++events_reported_; }
 
  private:
@@ -176,7 +177,7 @@ class CmId : public device::CmEventSink, public EventChannelUser {
   const std::shared_ptr<const char> backlog_ = std::make_shared<const char>();
   long max_backlog_ = device::kMaxBacklog;
   // A request's.
-  std::shared_ptr<const char> backlog_place_;
+  std::shared_ptr<const void> backlog_place_;
   std::shared_ptr<const void> pending_place_;
   uint8_t offered_initiator_depth_ = kAnyDepth;
   GroupMemberships groups_;

@@ -77,6 +77,8 @@ struct CmEvent {
   AddressVector av;
   uint64_t multicast_cookie = 0;  // kMulticastJoin, kMulticastError
   std::unique_ptr<CmEndpoint> new_endpoint;  // kConnectRequest; its sink is set by the receiver
+  // kConnectRequest of a device that has asked for it: a place in the listener's backlog.
+  std::shared_ptr<const void> backlog_place;
 };
 
 class CmEventSink {
@@ -84,6 +86,12 @@ class CmEventSink {
   virtual ~CmEventSink() = default;
   // Takes the event. May call the endpoint's methods, and may destroy the endpoint.
   virtual void OnCmEvent(CmEvent event) = 0;
+  // Of a listener, whose backlog is the sink's: a place for one more request, which is free again when nobody holds it
+  // any more. Null: there is none. A device that can drop a request asks before it makes one of it, and drops it, so
+  // that the peer asks again; the others just report it.
+  virtual std::shared_ptr<const void> TakeBacklogPlace() {
+    return {std::shared_ptr<const void>(), this};  // without a bound: nothing to be counted
+  }
 };
 
 // Errors of all calls: FailedPrecondition (wrong state; says which), InvalidArgument. Others are named.
@@ -99,8 +107,8 @@ class CmEndpoint {
   // `local` may be unset: the kernel's route decides. Ends in kAddrResolved or kAddrError.
   virtual absl::Status ResolveAddr(const SocketAddress& local, const SocketAddress& peer, uint32_t timeout_ms) = 0;
   virtual absl::Status ResolveRoute(uint32_t timeout_ms) = 0;
-  // `backlog`: how many requests may wait for an answer; at most kMaxBacklog, which is also what 0 means. A device that
-  // can drop what comes beyond that, so that the peer asks again, does so; others report it.
+  // How many requests wait for an answer is the sink's to count; `backlog` is for a kernel that counts, too, what it has
+  // not reported yet. At most kMaxBacklog, which is also what 0 means.
   virtual absl::Status Listen(int backlog) = 0;
   virtual absl::Status Connect(const ConnParam& param) = 0;
   virtual absl::Status Establish() = 0;

@@ -56,6 +56,9 @@ class MultiCmEndpoint : public CmEndpoint {
   struct Part : CmEventSink {
     Part(MultiCmEndpoint* of, ConnectionManager* by) : owner(of), manager(by) {}
     void OnCmEvent(CmEvent event) override { owner->OnPartEvent(*this, std::move(event)); }
+    std::shared_ptr<const void> TakeBacklogPlace() override {
+      return owner->sink_ != nullptr ? owner->sink_->TakeBacklogPlace() : nullptr;
+    }
 
     MultiCmEndpoint* const owner;
     ConnectionManager* const manager;

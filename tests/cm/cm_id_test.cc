@@ -350,6 +350,19 @@ TEST_F(CmIdTest, RequestsBeyondTheBacklogAreRejectedUntilOneIsAnswered) {
   EXPECT_EQ(session_.ids.size(), 3u) << "one that is destroyed makes room";
 }
 
+TEST_F(CmIdTest, APlaceInTheBacklogThatADeviceHasAskedForCountsOnce) {
+  ASSERT_TRUE(id_->Listen(1).ok());
+  std::shared_ptr<const void> place = id_->TakeBacklogPlace();
+  ASSERT_NE(place, nullptr);
+  EXPECT_EQ(id_->TakeBacklogPlace(), nullptr) << "taken before the request is heard of";
+  endpoint_->SayRequest(16, std::move(place));
+  ASSERT_EQ(session_.ids.size(), 1u) << "it has its place";
+  EXPECT_EQ(id_->TakeBacklogPlace(), nullptr);
+  EXPECT_TRUE(session_.ids.at(100)->Reject({}).ok());
+  EXPECT_NE(id_->TakeBacklogPlace(), nullptr) << "free, since nobody keeps this one";
+  EXPECT_NE(id_->TakeBacklogPlace(), nullptr);
+}
+
 TEST_F(CmIdTest, RequestIsPendingUntilItIsAnsweredOrOver) {
   endpoint_->SayRequest();
   FakeEndpoint* const over = endpoint_->SayRequest();

@@ -85,13 +85,15 @@ void FakeEndpoint::Say(device::CmEventType type, int status) {
   sink->OnCmEvent(std::move(event));
 }
 
-FakeEndpoint* FakeEndpoint::SayRequest(uint8_t initiator_depth) {
+FakeEndpoint* FakeEndpoint::SayRequest(uint8_t initiator_depth,
+                                       std::shared_ptr<const void> place) {
   device::CmEvent event;
   event.param.initiator_depth = initiator_depth;
   event.type = device::CmEventType::kConnectRequest;
   auto endpoint = std::make_unique<FakeEndpoint>(manager_, nullptr);
   FakeEndpoint* const made = endpoint.get();
   event.new_endpoint = std::move(endpoint);
+  event.backlog_place = std::move(place);
   sink->OnCmEvent(std::move(event));
   return made;
 }

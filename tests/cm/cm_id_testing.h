@@ -52,8 +52,10 @@ class FakeEndpoint : public device::CmEndpoint {
 
   // What the device would tell the id now.
   void Say(device::CmEventType type, int status = 0);
-  // A connect request whose peer answers so many READs at a time; returns the endpoint of the new id.
-  FakeEndpoint* SayRequest(uint8_t initiator_depth = 16);
+  // A connect request whose peer answers so many READs at a time; returns the endpoint of the new
+  // id. `place`: of a device that has asked for one.
+  FakeEndpoint* SayRequest(uint8_t initiator_depth = 16,
+                           std::shared_ptr<const void> place = nullptr);
 
   device::CmEventSink* sink;
   device::ConnParam param;  // of the last connect or accept

@@ -65,6 +65,7 @@ class ScriptedEndpoint final : public CmEndpoint {
   uint32_t remote_qpn() const noexcept override { return 7; }
 
   void Report(CmEvent event) { sink_->OnCmEvent(std::move(event)); }
+  std::shared_ptr<const void> TakeBacklogPlace() { return sink_->TakeBacklogPlace(); }
 
   std::vector<std::string> calls;
   std::map<uint32_t, uint8_t> options;
@@ -179,9 +180,11 @@ class Heard final : public CmEventSink {
     if (event.new_endpoint != nullptr) requests.push_back(std::move(event.new_endpoint));
     if (destroy != nullptr) destroy->reset();
   }
+  std::shared_ptr<const void> TakeBacklogPlace() override { return place; }
 
   std::vector<CmEventType> types;
   std::vector<std::unique_ptr<CmEndpoint>> requests;
+  std::shared_ptr<const void> place;
   std::unique_ptr<CmEndpoint>* destroy = nullptr;
 };
 
@@ -335,6 +338,15 @@ TEST_F(MultiConnectionManagerTest, RequestsOfEachManagerAreHandedOnAsTheyAre) {
   EXPECT_EQ(heard_.requests[0].get(), sent[0]);
   EXPECT_EQ(heard_.requests[1].get(), sent[1]);
   heard_.requests.clear();
+}
+
+TEST_F(MultiConnectionManagerTest, EachManagerAsksTheOneListenerForAPlaceInItsBacklog) {
+  BindWildcard();
+  ASSERT_OK(endpoint_->Listen(8));
+  EXPECT_EQ(soft_.only().TakeBacklogPlace(), nullptr);
+  heard_.place = std::make_shared<int>(0);
+  EXPECT_EQ(soft_.only().TakeBacklogPlace(), heard_.place);
+  EXPECT_EQ(verbs_.only().TakeBacklogPlace(), heard_.place);
 }
 
 TEST_F(MultiConnectionManagerTest, AListenerGoesOnWhenOneManagersPartIsLost) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/time/clock.h"
+#include "daemon/base/status_macros.h"
 #include "tests/integration/cm_pair.h"
 #include "tests/integration/pattern.h"
 #include "tests/integration/testbed.h"
@@ -59,6 +60,43 @@ class CmEventsTest : public LoopbackTest {
 };
 
 // ---- Requests
+
+// As long as the application answers, nobody is refused for having come too early.
+TEST_F(CmEventsTest, WhatComesBeyondTheBacklogIsAskedAgain) {
+  ListeningId listening;
+  ASSERT_OK_AND_ASSIGN(listening.channel, EventChannel::Create(client(1)));
+  ASSERT_OK_AND_ASSIGN(listening.id, CmId::Create(client(1), listening.channel.get()));
+  ASSERT_OK_AND_ASSIGN(const Address any_port, Address::Parse(WithPort(Ipv4(1), 0)));
+  ASSERT_OK(listening.id->BindAddr(any_port));
+  ASSERT_OK(listening.id->Listen(1));
+  ActiveId active[2];
+  for (ActiveId& one : active) {
+    ASSERT_OK_AND_ASSIGN(one, Resolve(client(0), listening.id->local_addr()));
+    ASSERT_OK(one.id->CreateQp(nullptr, {}));
+  }
+  const auto take = [&]() -> absl::StatusOr<std::unique_ptr<CmId>> {
+    RD_ASSIGN_OR_RETURN(auto request,
+                        ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
+    return request->TakeId();
+  };
+  ASSERT_OK(active[0].id->Connect());
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CmId> first, take());
+  ASSERT_OK(active[1].id->Connect());
+  if (OnVerbs()) {  // the kernel hands it over, so it can only be rejected
+    EXPECT_OK(ExpectEvent(*active[1].channel, CmEventType::kRejected));
+    return;
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(active[1].channel->GetEvent(absl::Seconds(1)).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(listening.channel->GetEvent(absl::Seconds(0)).status()));
+  ASSERT_OK(first->CreateQp(nullptr, {}));
+  ASSERT_OK(first->Accept());
+  ASSERT_OK(ExpectEvent(*active[0].channel, CmEventType::kEstablished));
+  ASSERT_OK(ExpectEvent(*listening.channel, CmEventType::kEstablished));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CmId> second, take());
+  ASSERT_OK(second->CreateQp(nullptr, {}));
+  ASSERT_OK(second->Accept());
+  EXPECT_OK(ExpectEvent(*active[1].channel, CmEventType::kEstablished));
+}
 
 TEST_F(CmEventsTest, ARequestThatIsTakenBackIsARejectionToTheAcceptingSide) {
   Asked asked;

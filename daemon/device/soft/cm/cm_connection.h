@@ -90,7 +90,6 @@ class CmConnection {
   // For the host alone.
   void set_local_id(wire::CommId id) noexcept { facts_.local_id = id; }
   TimeNs timer = device::kNever;
-  OwnerId listener = 0;  // of a passive connection
 
  private:
   // One handler per state.

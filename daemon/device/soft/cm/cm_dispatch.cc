@@ -1,5 +1,6 @@
 // The connection manager's way in: which connection a message belongs to, and what becomes of those
 // that belong to none.
+#include <memory>
 #include <utility>
 
 #include "daemon/device/soft/cm/cm_event.h"
@@ -151,7 +152,8 @@ void SoftConnectionManager::OnNewReq(const Flow& flow, uint64_t transaction_id,
     return;
   }
   SoftCmEndpoint* endpoint = endpoints_.at(*listener);
-  if (endpoint->pending >= endpoint->backlog()) {
+  std::shared_ptr<const void> place = endpoint->TakeBacklogPlace();
+  if (place == nullptr) {
     ++counters_.requests_over_backlog;
     return;
   }
@@ -162,12 +164,13 @@ void SoftConnectionManager::OnNewReq(const Flow& flow, uint64_t transaction_id,
   facts.node_guid = device->attr().node_guid;
   facts.sgid_index = SgidIndexOf(*device, flow.local);
   TakeReq(req, options_, &facts);
-  AcceptIntoBacklog(request, facts, req, device, endpoint);
+  AcceptIntoBacklog(request, facts, req, device, endpoint, std::move(place));
 }
 
 void SoftConnectionManager::AcceptIntoBacklog(const CmRequest& request, CmFacts facts,
                                               const wire::CmReq& req, device::Device* device,
-                                              SoftCmEndpoint* listener) {
+                                              SoftCmEndpoint* listener,
+                                              std::shared_ptr<const void> place) {
   auto endpoint = std::make_unique<SoftCmEndpoint>(this, listener->space(), nullptr);
   absl::StatusOr<CmConnection*> added = absl::ResourceExhaustedError("cm: pending requests");
   if (pending_requests_ < options_.max_pending_requests) {
@@ -180,8 +183,6 @@ void SoftConnectionManager::AcceptIntoBacklog(const CmRequest& request, CmFacts 
   CmConnection* connection = *added;
   ++counters_.requests;
   ++pending_requests_;
-  ++listener->pending;
-  connection->listener = listener->id();
   connection->AwaitOwner();
   OnRemoteQpn(*connection);
   endpoint->Adopt(connection, request.local, request.peer);
@@ -190,6 +191,7 @@ void SoftConnectionManager::AcceptIntoBacklog(const CmRequest& request, CmFacts 
   event.param = ParamOf(req);
   event.path_mtu = facts.path_mtu;
   event.new_endpoint = std::move(endpoint);
+  event.backlog_place = std::move(place);
   Post(listener->id(), std::move(event));
 }
 

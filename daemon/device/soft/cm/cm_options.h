@@ -68,7 +68,6 @@ struct CmOptions {
   size_t max_timewait = 65'536;
   // Of all listeners together; a REQ beyond it is dropped. A session has far fewer by its quota.
   size_t max_pending_requests = 65'536;
-  int max_backlog = device::kMaxBacklog;  // of one listener; also what a backlog of 0 means
   size_t max_queued_local_mads = 16'384;  // to peers in this daemon; more are lost, as on a wire
   int poll_budget = 256;                  // messages, timers and events per Poll()
 

@@ -1,5 +1,6 @@
 // The UDP port space in the connection manager: questions to listeners, answers to who asked.
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "daemon/device/soft/cm/cm_event.h"
@@ -34,7 +35,7 @@ void SoftConnectionManager::Emit(SidrExchange& exchange, device::CmEvent event) 
 }
 
 void SoftConnectionManager::OnMoved(SidrExchange& exchange, SidrState from) {
-  if (from == SidrState::kReqRcvd) OnRequestSettled(exchange.listener);
+  if (from == SidrState::kReqRcvd) OnRequestSettled();
   switch (exchange.state()) {
     case SidrState::kAnswered:
       RememberAnswered(exchange);
@@ -89,7 +90,8 @@ void SoftConnectionManager::OnSidrReq(const Flow& flow, uint64_t transaction_id,
     return;
   }
   SoftCmEndpoint* const endpoint = endpoints_.at(*listener);
-  if (endpoint->pending >= endpoint->backlog()) {
+  std::shared_ptr<const void> place = endpoint->TakeBacklogPlace();
+  if (place == nullptr) {
     ++counters_.requests_over_backlog;
     return;
   }
@@ -102,12 +104,13 @@ void SoftConnectionManager::OnSidrReq(const Flow& flow, uint64_t transaction_id,
   facts.flow.traffic_class = flow.traffic_class;
   facts.sgid_index = SgidIndexOf(*device, flow.local);
   facts.path_mtu = PathMtu(*device, flow.local, flow.remote);
-  TakeSidrRequest(request, facts, req, device, endpoint);
+  TakeSidrRequest(request, facts, req, device, endpoint, std::move(place));
 }
 
 void SoftConnectionManager::TakeSidrRequest(const CmRequest& request, const SidrFacts& facts,
                                             const wire::CmSidrReq& req, device::Device* device,
-                                            SoftCmEndpoint* listener) {
+                                            SoftCmEndpoint* listener,
+                                            std::shared_ptr<const void> place) {
   auto endpoint = std::make_unique<SoftCmEndpoint>(this, listener->space(), nullptr);
   absl::StatusOr<SidrExchange*> added = absl::ResourceExhaustedError("cm: pending requests");
   if (pending_requests_ < options_.max_pending_requests) {
@@ -120,8 +123,6 @@ void SoftConnectionManager::TakeSidrRequest(const CmRequest& request, const Sidr
   SidrExchange* const exchange = *added;
   ++counters_.requests;
   ++pending_requests_;
-  ++listener->pending;
-  exchange->listener = listener->id();
   exchange->AwaitOwner();
   endpoint->Adopt(exchange, request.local, request.peer);
 
@@ -130,6 +131,7 @@ void SoftConnectionManager::TakeSidrRequest(const CmRequest& request, const Sidr
   event.path_mtu = facts.path_mtu;
   event.av = AvOf(facts);
   event.new_endpoint = std::move(endpoint);
+  event.backlog_place = std::move(place);
   Post(listener->id(), std::move(event));
 }
 

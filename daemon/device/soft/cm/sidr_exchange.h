@@ -97,7 +97,6 @@ class SidrExchange {
   [[nodiscard]] bool is_passive() const noexcept { return passive_; }
   // For the host alone.
   TimeNs timer = device::kNever;
-  OwnerId listener = 0;  // of a passive exchange
 
  private:
   void MoveTo(SidrState next);

@@ -196,14 +196,12 @@ int SoftCmEndpoint::RouteErrno() const {
   return ChooseSource(*manager_->directory_, local_.ip, peer_, space_).error;
 }
 
-absl::Status SoftCmEndpoint::Listen(int backlog) {
+absl::Status SoftCmEndpoint::Listen(int) {
   if (state_ == State::kIdle) {
     RD_RETURN_IF_ERROR(Bind({IpAddress::AnyV4(), 0}));
   }
   if (state_ != State::kBound) return WrongState("listen");
   RD_RETURN_IF_ERROR(manager_->ports_.Listen(id_));
-  const int limit = manager_->options_.max_backlog;
-  backlog_ = backlog <= 0 ? limit : std::min(backlog, limit);
   state_ = State::kListening;
   return absl::OkStatus();
 }

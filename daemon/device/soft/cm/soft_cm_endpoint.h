@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -82,8 +83,10 @@ class SoftCmEndpoint : public device::CmEndpoint {
   void OnAddressChanged();
   [[nodiscard]] SoftConnectionManager::EndpointId id() const noexcept { return id_; }
   [[nodiscard]] device::PortSpace space() const noexcept { return space_; }
-  [[nodiscard]] int backlog() const noexcept { return backlog_; }
-  int pending = 0;  // requests that this listener's owner has not answered
+  // Of a listener: its owner's. Null: there is none.
+  [[nodiscard]] std::shared_ptr<const void> TakeBacklogPlace() const {
+    return sink_ != nullptr ? sink_->TakeBacklogPlace() : nullptr;
+  }
 
  private:
   enum class State : uint8_t {
@@ -137,7 +140,6 @@ class SoftCmEndpoint : public device::CmEndpoint {
   ChosenSource source_;  // what a running address query is about
   TimeNs query_deadline_ = 0;
   int64_t query_pause_ns_ = 0;
-  int backlog_ = 0;
   CmConnection* connection_ = nullptr;
   SidrExchange* sidr_ = nullptr;  // port space UDP, instead of a connection
   uint32_t remote_qpn_ = 0;

@@ -106,7 +106,7 @@ void SoftConnectionManager::Emit(CmConnection& connection, device::CmEvent event
 
 void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
   const CmState to = connection.state();
-  if (from == CmState::kReqRcvd) OnRequestSettled(connection.listener);
+  if (from == CmState::kReqRcvd) OnRequestSettled();
   if (to == CmState::kEstablished) ++counters_.established;
   if (to == CmState::kRejected) Remember(connection, options_.max_rejected, &rejected_);
   if (to == CmState::kTimewait) Remember(connection, options_.max_timewait, &timewait_);
@@ -118,12 +118,6 @@ void SoftConnectionManager::OnMoved(CmConnection& connection, CmState from) {
   wake_.Kick();
   const auto owner = endpoints_.find(connection.owner());
   if (owner != endpoints_.end()) owner->second->OnConnectionClosed();
-}
-
-void SoftConnectionManager::OnRequestSettled(EndpointId listener) {
-  --pending_requests_;
-  const auto endpoint = endpoints_.find(listener);
-  if (endpoint != endpoints_.end()) --endpoint->second->pending;
 }
 
 void SoftConnectionManager::Remember(const CmConnection& connection, size_t most,

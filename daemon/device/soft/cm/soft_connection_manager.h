@@ -11,8 +11,8 @@
 //   PortTable          who has which port
 //   here               dispatch of messages, requests to listeners, events to endpoints
 //
-// What comes from the wire is bounded: a listener has at most `backlog` requests that were not
-// answered, all listeners together `max_pending_requests`; a REQ beyond that is dropped, as TCP
+// What comes from the wire is bounded: a listener has as many requests that were not answered as its
+// owner has places in its backlog, all listeners together `max_pending_requests`; a REQ beyond that is dropped, as TCP
 // drops a SYN, and its sender tries again. (So does the kernel with a REQ; a SIDR_REQ it refuses,
 // which ends a client that would have got through a moment later.) A refused REQ leaves no state
 // behind.
@@ -141,8 +141,8 @@ class SoftConnectionManager : public device::ConnectionManager,
   void Emit(SidrExchange& exchange, device::CmEvent event) override;
   void OnMoved(SidrExchange& exchange, SidrState from) override;
 
-  // A request that was pending with the listener is not any more.
-  void OnRequestSettled(EndpointId listener);
+  // A request that was pending is not any more.
+  void OnRequestSettled() { --pending_requests_; }
   // The connection has come to a state in which it only waits for its time to be up, as `most` may:
   // ends the one that came to it first if there are more.
   void Remember(const CmConnection& connection, size_t most, std::deque<wire::CommId>* in_order);
@@ -166,7 +166,8 @@ class SoftConnectionManager : public device::ConnectionManager,
   void OnReq(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req);
   void OnNewReq(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req);
   void AcceptIntoBacklog(const CmRequest& request, CmFacts facts, const wire::CmReq& req,
-                         device::Device* device, SoftCmEndpoint* listener);
+                         device::Device* device, SoftCmEndpoint* listener,
+                         std::shared_ptr<const void> place);
   void AnswerUnmatched(const Flow& flow, uint64_t transaction_id, const wire::CmMessage& message);
   void Refuse(const Flow& flow, uint64_t transaction_id, const wire::CmReq& req,
               wire::RejReason reason);
@@ -177,7 +178,8 @@ class SoftConnectionManager : public device::ConnectionManager,
   // ---- messages of the UDP port space (sidr_dispatch.cc) ----
   void OnSidrReq(const Flow& flow, uint64_t transaction_id, const wire::CmSidrReq& req);
   void TakeSidrRequest(const CmRequest& request, const SidrFacts& facts, const wire::CmSidrReq& req,
-                       device::Device* device, SoftCmEndpoint* listener);
+                       device::Device* device, SoftCmEndpoint* listener,
+                       std::shared_ptr<const void> place);
   void OnSidrRep(const Flow& flow, const wire::CmSidrRep& rep);
   void RefuseSidr(const Flow& flow, uint64_t transaction_id, const wire::CmSidrReq& req,
                   wire::SidrStatus status);

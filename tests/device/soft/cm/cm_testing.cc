@@ -176,7 +176,9 @@ void TestId::OnCmEvent(device::CmEvent event) {
                     event.multicast_cookie});
   if (event.new_endpoint != nullptr) {
     requests.push_back(std::make_unique<TestId>(std::move(event.new_endpoint)));
+    requests.back()->pending = std::move(event.backlog_place);
   }
+  pending.reset();  // whatever it is, it says that the request is over
   const SeenEvent seen = events.back();
   if (on_event) on_event(*this, seen);
 }
@@ -217,8 +219,13 @@ void ConnectTo(TestId* client, const SocketAddress& peer, const device::ConnPara
 void ListenOn(TestId* server, const SocketAddress& local, std::function<void(TestId&)> on_request,
               int backlog) {
   server->on_event = [on_request = std::move(on_request)](TestId& id, const SeenEvent& event) {
-    if (event.type == CmEventType::kConnectRequest) on_request(*id.requests.back());
+    if (event.type != CmEventType::kConnectRequest) return;
+    TestId& request = *id.requests.back();
+    const std::string waiting = request->state_name();
+    on_request(request);
+    if (request.endpoint == nullptr || waiting != request->state_name()) request.pending.reset();
   };
+  server->backlog = backlog;
   ASSERT_TRUE((*server)->BindAddr(local).ok());
   ASSERT_TRUE((*server)->Listen(backlog).ok());
 }

@@ -180,6 +180,9 @@ class TestId : public device::CmEventSink {
   explicit TestId(std::unique_ptr<device::CmEndpoint> taken);
 
   void OnCmEvent(device::CmEvent event) override;
+  std::shared_ptr<const void> TakeBacklogPlace() override {
+    return backlog_.use_count() - 1 < backlog ? backlog_ : nullptr;
+  }
 
   device::CmEndpoint& operator*() { return *endpoint; }
   device::CmEndpoint* operator->() { return endpoint.get(); }
@@ -194,6 +197,11 @@ class TestId : public device::CmEventSink {
   // Called after an event was written down. May destroy the endpoint.
   std::function<void(TestId&, const SeenEvent&)> on_event;
   std::unique_ptr<device::CmEndpoint> endpoint;
+  long backlog = 16;                    // of a listener
+  std::shared_ptr<const void> pending;  // of a request that is not answered: its place there
+
+ private:
+  const std::shared_ptr<const char> backlog_ = std::make_shared<const char>();
 };
 
 // Resolves and connects by itself as its events come; establishes on the response.
