@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
@@ -19,6 +18,7 @@ namespace {
 constexpr int kAcceptsPerTurn = 16;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr size_t kManyConnections = 32;
 
 }  // namespace
 
@@ -53,6 +53,7 @@ void RpcDoor::Close() {
   for (const auto& [id, client] : clients_) client.connection->Close();
   clients_.clear();
   count_by_user_.clear();
+  count_by_token_.clear();
 }
 
 void RpcDoor::OnAcceptable() {
@@ -123,7 +124,12 @@ void RpcDoor::Forget(uint64_t id) {
   const auto client = clients_.find(id);
   const auto user = count_by_user_.find(client->second.uid);
   if (--user->second == 0) count_by_user_.erase(user);
+  LeaveSession(client->second);
   clients_.erase(client);
+  // Each has left some 50 KB in pieces, or ten times that if it was up to something.
+  if (++gone_since_tidied_ < kManyConnections) return;
+  gone_since_tidied_ = 0;
+  registry_->TidyLater();
 }
 
 void RpcDoor::MakeRoomForUnproven(uid_t uid) {
@@ -145,17 +151,23 @@ void RpcDoor::MakeRoomForUnproven(uid_t uid) {
 
 absl::Status RpcDoor::Prove(Client& client, const std::string& token) {
   if (client.token == token) return absl::OkStatus();
-  const auto others =
-      static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& entry) {
-        return entry.second.token == token;
-      }));
-  if (others >= options_.max_connections_per_session) {
+  const auto others = count_by_token_.find(token);
+  if (others != count_by_token_.end() && others->second >= options_.max_connections_per_session) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the session has too many connections to rdmad.sock: limit=",
                      options_.max_connections_per_session));
   }
+  LeaveSession(client);
   client.token = token;
+  ++count_by_token_[token];
   return absl::OkStatus();
+}
+
+void RpcDoor::LeaveSession(Client& client) {
+  if (client.token.empty()) return;
+  const auto session = count_by_token_.find(client.token);
+  if (--session->second == 0) count_by_token_.erase(session);
+  client.token.clear();
 }
 
 absl::StatusOr<Caller> RpcDoor::Authenticate(Client& client, const GrpcProtocol::Call& call) {

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -89,6 +90,7 @@ class RpcDoor {
   void MakeRoomForUnproven(uid_t uid);
   // Notes that the connection serves the session of this token. Errors: ResourceExhausted.
   absl::Status Prove(Client& client, const std::string& token);
+  void LeaveSession(Client& client);
   void OnCall(uint64_t id, const GrpcProtocol::Call& call, RpcConnection::Respond respond);
   absl::StatusOr<Caller> Authenticate(Client& client, const GrpcProtocol::Call& call);
 
@@ -103,6 +105,8 @@ class RpcDoor {
   Clients clients_;
   uint64_t last_id_ = 0;
   std::map<uid_t, size_t> count_by_user_;  // of clients_
+  std::unordered_map<std::string, size_t> count_by_token_;  // of those that have one
+  size_t gone_since_tidied_ = 0;
   RpcCounters counters_;
   LogLimiter log_;           // of who is turned away
   LogLimiter refusals_log_;  // of what sessions may not have

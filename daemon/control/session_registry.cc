@@ -186,14 +186,16 @@ void SessionRegistry::OnClosed(uint64_t id) {
   const bool had_many_objects = closed->second.had_many_objects;
   Erase(closed);
   Log("session").debug("closed session={} left={}", id, entries_.size());
-  if (had_many_objects && !stopping_) TidyLater();
+  if (had_many_objects) TidyLater();
   if (stopping_ && entries_.empty() && all_closed_) std::exchange(all_closed_, nullptr)();
 }
 
 // malloc keeps what is free below anything that is not; the host may have better use for it.
 void SessionRegistry::TidyLater() {
+  if (stopping_ || std::exchange(to_tidy_, true)) return;
   tidy_timer_.expires_after(kTidyAfter);
   tidy_timer_.async_wait([this](const boost::system::error_code& error) {
+    to_tidy_ = false;
     if (!error) RunSlowly([] { malloc_trim(0); }, [] {});
   });
 }

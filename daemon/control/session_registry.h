@@ -90,6 +90,10 @@ class SessionRegistry final : public session::SessionHost {
   // For sessions opened from now on; a user's also for what their sessions ask from now on.
   void SetLimits(const RegistryLimits& limits);
 
+  // Gives free memory back to the host a little later, once for all who ask meanwhile: when what
+  // was much of it has been freed.
+  void TidyLater();
+
   // session::SessionHost
   std::unique_ptr<session::FdWatch> WatchWritable(int fd, std::function<void()> ready) override;
   void RunSlowly(std::function<void()> work, std::function<void()> done) override;
@@ -117,7 +121,6 @@ class SessionRegistry final : public session::SessionHost {
   absl::Status CheckLimits(const session::SessionIdentity& identity) const;
   void EndEntry(Entry& entry, const std::string& reason);
   void OnClosed(uint64_t id);
-  void TidyLater();
 
   boost::asio::io_context& loop_;
   const std::vector<engine::EngineProxy*> engines_;
@@ -131,6 +134,7 @@ class SessionRegistry final : public session::SessionHost {
   Entries entries_;
   std::unordered_map<std::string, session::Session*> by_token_;
   boost::asio::steady_timer tidy_timer_;
+  bool to_tidy_ = false;
   LogLimiter log_;  // of sessions that come
   // Last, so that it is joined first.
   boost::asio::thread_pool slow_workers_;

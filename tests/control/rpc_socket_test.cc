@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "tests/control/door_bed.h"
 #include "tests/control/http2.h"
 #include "tests/support/slow.h"
@@ -143,6 +144,71 @@ TEST_F(RpcSocket, ASessionHasFewConnections) {
                              &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(), &reply)
         .ok();
   }));
+}
+
+TEST_F(RpcSocket, AConnectionCountsForTheSessionThatItCalledForLast) {
+  Start();
+  ASSERT_OK_AND_ASSIGN(const RawClient one, Attach());
+  ASSERT_OK_AND_ASSIGN(const RawClient other, Attach());
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  const auto call = [](const std::shared_ptr<grpc::Channel>& channel, const RawClient& client) {
+    v1::GetSessionReply reply;
+    return RawClient::CallAs(client.token(), *v1::SessionService::NewStub(channel),
+                             &v1::SessionService::Stub::GetSession, v1::GetSessionRequest(), &reply);
+  };
+  absl::Status status;
+  while (channels.size() < 20 && status.ok()) {
+    channels.push_back(ConnectRpc(daemon_->run_dir()));
+    status = call(channels.back(), one);
+  }
+  ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_OK(call(channels.front(), other));
+  EXPECT_OK(call(channels.back(), one)) << "there is a place now";
+  EXPECT_EQ(call(channels.front(), one).code(), StatusCode::kResourceExhausted) << "and none here";
+  EXPECT_OK(call(channels[1], other));
+  // In turns, as often as it likes.
+  for (int i = 0; i < 100; ++i) ASSERT_OK(call(channels.front(), i % 2 == 0 ? one : other)) << i;
+}
+
+TEST_F(RpcSocket, WhatConnectionsTookGoesBackToTheHost) {
+  if (!kMemoryGoesBack) GTEST_SKIP() << "a sanitizer keeps what is freed";
+  Start();
+  ASSERT_OK_AND_ASSIGN(const RawClient client, Attach());
+  ASSERT_OK(GetSession(client, client.token()));
+  std::vector<RawClient> sessions;
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_OK_AND_ASSIGN(RawClient session, Attach());
+    sessions.push_back(std::move(session));
+  }
+  ASSERT_OK_AND_ASSIGN(const ProcessUse before, daemon_->Use());
+  const std::string half = http2::Message(std::string(14'000, 'm')).substr(0, 13'000);
+  std::vector<UniqueFd> connections;
+  for (const RawClient& session : sessions) {
+    const std::string fields =
+        http2::CallFields("/rdmad.v1.SessionService/GetSession") +
+        http2::Field(kTokenKey, absl::Base64Escape(session.token()));
+    // One call, so that the connection is the session's, and calls that never end.
+    std::string calls = http2::Hello() +
+                        http2::Frame(http2::kHeaders, http2::kEndHeaders, 1, fields) +
+                        http2::Frame(http2::kData, http2::kEndStream, 1, http2::Message(""));
+    std::string endless;
+    for (uint32_t stream = 3; stream < 11; stream += 2) {
+      endless += http2::Frame(http2::kHeaders, http2::kEndHeaders, stream, fields) +
+                 http2::Frame(http2::kData, 0, stream, half);
+    }
+    for (int i = 0; i < 4; ++i) {
+      connections.push_back(ConnectRpcSocket(*daemon_));
+      SendAll(connections.back(), calls);
+      SendAll(connections.back(), endless);
+    }
+  }
+  constexpr uint64_t kMuch = uint64_t{8} << 20;
+  EXPECT_TRUE(Soon([&] { return daemon_->Use()->rss_bytes > before.rss_bytes + kMuch; }));
+  connections.clear();
+  // Once they are all gone, and what the daemon waits before it tidies up.
+  const auto is_back = [&] { return daemon_->Use()->rss_bytes < before.rss_bytes + kMuch / 4; };
+  EXPECT_TRUE(Soon(is_back) || Soon(is_back) || Soon(is_back) || Soon(is_back))
+      << before.rss_bytes << " before, " << daemon_->Use()->rss_bytes << " now";
 }
 
 TEST_F(RpcSocket, GarbageOnTheRpcSocketIsHarmless) {
