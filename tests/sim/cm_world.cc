@@ -102,6 +102,7 @@ void CmWorld::Listen(size_t host, bool datagram) {
   const std::string where = random_.Chance(0.5) ? "0.0.0.0" : HostName(host);
   const absl::Status bound = (*service.listener)->BindAddr(At(where, kPort));
   if (!bound.ok()) return verdict_.Fail("a listener's port is taken: ", bound.ToString());
+  service.listener->backlog = 64;
   if (!(*service.listener)->Listen(64).ok()) verdict_.Fail("cannot listen");
 }
 

@@ -176,11 +176,20 @@ void TestId::OnCmEvent(device::CmEvent event) {
                     event.multicast_cookie});
   if (event.new_endpoint != nullptr) {
     requests.push_back(std::make_unique<TestId>(std::move(event.new_endpoint)));
-    requests.back()->pending = std::move(event.backlog_place);
+    requests.back()->place_ = std::move(event.backlog_place);
+    requests.back()->unanswered_ = (*requests.back())->state_name();
   }
-  pending.reset();  // whatever it is, it says that the request is over
   const SeenEvent seen = events.back();
   if (on_event) on_event(*this, seen);
+}
+
+std::shared_ptr<const void> TestId::TakeBacklogPlace() {
+  for (const std::unique_ptr<TestId>& request : requests) {
+    if (request->place_ == nullptr) continue;
+    const device::CmEndpoint* const its = request->endpoint.get();
+    if (its == nullptr || request->unanswered_ != its->state_name()) request->place_.reset();
+  }
+  return backlog_.use_count() - 1 < backlog ? backlog_ : nullptr;
 }
 
 int TestId::Count(CmEventType type) const {
@@ -219,11 +228,7 @@ void ConnectTo(TestId* client, const SocketAddress& peer, const device::ConnPara
 void ListenOn(TestId* server, const SocketAddress& local, std::function<void(TestId&)> on_request,
               int backlog) {
   server->on_event = [on_request = std::move(on_request)](TestId& id, const SeenEvent& event) {
-    if (event.type != CmEventType::kConnectRequest) return;
-    TestId& request = *id.requests.back();
-    const std::string waiting = request->state_name();
-    on_request(request);
-    if (request.endpoint == nullptr || waiting != request->state_name()) request.pending.reset();
+    if (event.type == CmEventType::kConnectRequest) on_request(*id.requests.back());
   };
   server->backlog = backlog;
   ASSERT_TRUE((*server)->BindAddr(local).ok());

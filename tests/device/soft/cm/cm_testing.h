@@ -180,9 +180,7 @@ class TestId : public device::CmEventSink {
   explicit TestId(std::unique_ptr<device::CmEndpoint> taken);
 
   void OnCmEvent(device::CmEvent event) override;
-  std::shared_ptr<const void> TakeBacklogPlace() override {
-    return backlog_.use_count() - 1 < backlog ? backlog_ : nullptr;
-  }
+  std::shared_ptr<const void> TakeBacklogPlace() override;
 
   device::CmEndpoint& operator*() { return *endpoint; }
   device::CmEndpoint* operator->() { return endpoint.get(); }
@@ -197,11 +195,13 @@ class TestId : public device::CmEventSink {
   // Called after an event was written down. May destroy the endpoint.
   std::function<void(TestId&, const SeenEvent&)> on_event;
   std::unique_ptr<device::CmEndpoint> endpoint;
-  long backlog = 16;                    // of a listener
-  std::shared_ptr<const void> pending;  // of a request that is not answered: its place there
+  long backlog = 1024;  // of a listener
 
  private:
+  // Of a listener, and of its requests until they are answered or over.
   const std::shared_ptr<const char> backlog_ = std::make_shared<const char>();
+  std::shared_ptr<const void> place_;
+  std::string unanswered_;  // the state that a request is in until then
 };
 
 // Resolves and connects by itself as its events come; establishes on the response.
