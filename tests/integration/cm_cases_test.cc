@@ -16,6 +16,7 @@
 #include "tests/integration/application.h"
 #include "tests/integration/cm_pair.h"
 #include "tests/integration/testbed.h"
+#include "tests/integration/wired.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 
@@ -26,16 +27,10 @@ constexpr int kNobodyListens = 8;       // reject reason "invalid service id" of
 constexpr int kApplicationSaysNo = 28;  // "consumer reject"
 constexpr uint16_t kClosedPort = 9;
 
-class CmCasesTest : public LoopbackTest {
+class CmCasesTest : public PathTest {
  protected:
-  void SetUp() override {
-    for (int i = 0; i < 2; ++i) {
-      ASSERT_OK(StartDaemon(i));
-      ASSERT_OK_AND_ASSIGN(Client client, AttachTo(Daemon(i)));
-      clients_[i] = std::make_unique<Client>(client);
-    }
-  }
-  Client& client(int index) { return *clients_[index]; }
+  // 0: the active application.
+  const Client& client(int index) const { return index == 0 ? active() : passive(); }
 
   static Address At(const std::string& address, uint16_t port) {
     return Address::Parse(WithPort(address, port)).value();
@@ -46,15 +41,14 @@ class CmCasesTest : public LoopbackTest {
     const absl::Status created = active.id->CreateQp(nullptr, {});
     return created.ok() ? active.id->Connect(param) : created;
   }
-
- private:
-  std::unique_ptr<Client> clients_[2];
 };
+
+INSTANTIATE_TEST_SUITE_P(Paths, CmCasesTest, ::testing::ValuesIn(kIpv4Paths), NameOfPath);
 
 // ---- Case 1: destroying an id hangs after a failed connect
 
-TEST_F(CmCasesTest, DestroyingAnIdWaitsForTheAcknowledgementOfItsEvents) {
-  ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), At(Ipv4(1), kClosedPort)));
+TEST_P(CmCasesTest, DestroyingAnIdWaitsForTheAcknowledgementOfItsEvents) {
+  ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), At(passive_address(), kClosedPort)));
   ASSERT_OK(ConnectWithQp(active));
   ASSERT_OK_AND_ASSIGN(auto rejected, ExpectEvent(*active.channel, CmEventType::kRejected));
 
@@ -63,7 +57,7 @@ TEST_F(CmCasesTest, DestroyingAnIdWaitsForTheAcknowledgementOfItsEvents) {
   EXPECT_EQ(destroyed.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
   // Meanwhile the daemon serves others.
   ASSERT_OK_AND_ASSIGN(Client other, AttachTo(Daemon(0), "other"));
-  EXPECT_OK(ConnectApps(other, client(1), Ipv4(1)));
+  EXPECT_OK(ConnectApps(other, client(1), passive_address()));
   EXPECT_EQ(destroyed.wait_for(std::chrono::milliseconds(0)), std::future_status::timeout);
 
   rejected.reset();  // acknowledges it
@@ -72,8 +66,8 @@ TEST_F(CmCasesTest, DestroyingAnIdWaitsForTheAcknowledgementOfItsEvents) {
   EXPECT_OK(destroyed.get());
 }
 
-TEST_F(CmCasesTest, DestroyingAnIdWithoutUnacknowledgedEventsReturnsAtOnce) {
-  ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), At(Ipv4(1), kClosedPort)));
+TEST_P(CmCasesTest, DestroyingAnIdWithoutUnacknowledgedEventsReturnsAtOnce) {
+  ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), At(passive_address(), kClosedPort)));
   ASSERT_OK(ConnectWithQp(active));
   ASSERT_OK(ExpectEvent(*active.channel, CmEventType::kRejected));
   const absl::Time start = absl::Now();
@@ -83,8 +77,8 @@ TEST_F(CmCasesTest, DestroyingAnIdWithoutUnacknowledgedEventsReturnsAtOnce) {
 
 // ---- Case 3: reject reasons and private data
 
-TEST_F(CmCasesTest, WithoutAListenerTheReasonIsThatNobodyListens) {
-  for (const std::string& address : {Ipv4(0), Ipv4(1)}) {
+TEST_P(CmCasesTest, WithoutAListenerTheReasonIsThatNobodyListens) {
+  for (const std::string& address : {active_address(), passive_address()}) {
     SCOPED_TRACE(address);
     ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), At(address, kClosedPort)));
     ASSERT_OK(ConnectWithQp(active));
@@ -97,8 +91,8 @@ TEST_F(CmCasesTest, WithoutAListenerTheReasonIsThatNobodyListens) {
   }
 }
 
-TEST_F(CmCasesTest, AnApplicationsRejectionCarriesItsPrivateData) {
-  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), Ipv4(1)));
+TEST_P(CmCasesTest, AnApplicationsRejectionCarriesItsPrivateData) {
+  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
   ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
   ASSERT_OK(ConnectWithQp(active));
   ASSERT_OK_AND_ASSIGN(auto request, ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
@@ -113,16 +107,16 @@ TEST_F(CmCasesTest, AnApplicationsRejectionCarriesItsPrivateData) {
   EXPECT_TRUE(std::equal(no.begin(), no.end(), data.begin()));
 }
 
-TEST_F(CmCasesTest, ARequestThatNobodyTakesIsRejectedWhenItsEventGoes) {
-  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), Ipv4(1)));
+TEST_P(CmCasesTest, ARequestThatNobodyTakesIsRejectedWhenItsEventGoes) {
+  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
   ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
   ASSERT_OK(ConnectWithQp(active));
   ASSERT_OK(ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
   EXPECT_OK(ExpectEvent(*active.channel, CmEventType::kRejected));
 }
 
-TEST_F(CmCasesTest, PrivateDataArrivesBothWaysPaddedWithZeros) {
-  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), Ipv4(1)));
+TEST_P(CmCasesTest, PrivateDataArrivesBothWaysPaddedWithZeros) {
+  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
   ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
   ConnParam param;
   for (uint8_t i = 1; i <= 16; ++i) param.private_data.push_back(i);
@@ -144,8 +138,8 @@ TEST_F(CmCasesTest, PrivateDataArrivesBothWaysPaddedWithZeros) {
   expect_padded(established->param().private_data, answer.private_data);
 }
 
-TEST_F(CmCasesTest, PrivateDataThatDoesNotFitIsRefused) {
-  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), Ipv4(1)));
+TEST_P(CmCasesTest, PrivateDataThatDoesNotFitIsRefused) {
+  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
   ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
   ASSERT_OK(active.id->CreateQp(nullptr, {}));
   ConnParam param;
@@ -180,7 +174,7 @@ class Epoll {
   const UniqueFd fd_{::epoll_create1(EPOLL_CLOEXEC)};
 };
 
-TEST_F(CmCasesTest, EventDescriptorsWorkWithEpollDupAndNonBlocking) {
+TEST_P(CmCasesTest, EventDescriptorsWorkWithEpollDupAndNonBlocking) {
   ASSERT_OK_AND_ASSIGN(auto cm_channel, EventChannel::Create(client(0)));
   ASSERT_OK_AND_ASSIGN(CompletionChannel completions, CompletionChannel::Create(client(0)));
   const int fds[] = {cm_channel->fd(), completions.fd(), client(0).async_fd()};
@@ -190,7 +184,7 @@ TEST_F(CmCasesTest, EventDescriptorsWorkWithEpollDupAndNonBlocking) {
   // Nothing is pending: "try again" instead of waiting for ever.
   EXPECT_TRUE(absl::IsDeadlineExceeded(cm_channel->GetEvent().status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(completions.GetEvent().status()));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(client(0).GetAsyncEvent().status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Client(client(0)).GetAsyncEvent().status()));
 
   Epoll epoll;
   UniqueFd copy(::dup(cm_channel->fd()));
@@ -201,7 +195,7 @@ TEST_F(CmCasesTest, EventDescriptorsWorkWithEpollDupAndNonBlocking) {
   EXPECT_EQ(epoll.Wait(0), std::vector<uint64_t>{});
 
   ASSERT_OK_AND_ASSIGN(auto id, CmId::Create(client(0), cm_channel.get()));
-  ASSERT_OK(id->ResolveAddr(Address(), At(Ipv4(1), 1), absl::Seconds(2)));
+  ASSERT_OK(id->ResolveAddr(Address(), At(passive_address(), 1), absl::Seconds(2)));
 
   // Level and edge both wake; the edge only once.
   EXPECT_TRUE(Eventually(absl::Seconds(2), [&] {
@@ -221,11 +215,11 @@ TEST_F(CmCasesTest, EventDescriptorsWorkWithEpollDupAndNonBlocking) {
   EXPECT_OK(ExpectEvent(*cm_channel, CmEventType::kRouteResolved));
 }
 
-TEST_F(CmCasesTest, EachCompletionEventWakesAnEdgeTriggeredWaiterOnce) {
+TEST_P(CmCasesTest, EachCompletionEventWakesAnEdgeTriggeredWaiterOnce) {
   ASSERT_OK_AND_ASSIGN(CompletionChannel channel, CompletionChannel::Create(client(0)));
   QpPairOptions options;
   options.active_channel = &channel;
-  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), Ipv4(1), options));
+  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), passive_address(), options));
   Epoll epoll;
   epoll.Add(channel.fd(), EPOLLIN | EPOLLET, 7);
   for (int round = 0; round < 5; ++round) {
@@ -248,8 +242,8 @@ TEST_F(CmCasesTest, EachCompletionEventWakesAnEdgeTriggeredWaiterOnce) {
 
 // ---- Case 9: both sides hear about the disconnect
 
-TEST_F(CmCasesTest, EachSideHearsOfADisconnectOnceAndThenOfTheEndOfTimewait) {
-  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), Ipv4(1)));
+TEST_P(CmCasesTest, EachSideHearsOfADisconnectOnceAndThenOfTheEndOfTimewait) {
+  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), passive_address()));
 
   ASSERT_OK(pair.active.id->Disconnect());
   ASSERT_OK(ExpectEvent(*pair.listener.channel, CmEventType::kDisconnected));
@@ -265,8 +259,8 @@ TEST_F(CmCasesTest, EachSideHearsOfADisconnectOnceAndThenOfTheEndOfTimewait) {
       absl::IsDeadlineExceeded(pair.listener.channel->GetEvent(absl::Milliseconds(200)).status()));
 }
 
-TEST_F(CmCasesTest, CrossedDisconnectsTellEachSideOnce) {
-  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), Ipv4(1)));
+TEST_P(CmCasesTest, CrossedDisconnectsTellEachSideOnce) {
+  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), passive_address()));
   std::future<absl::Status> other =
       std::async(std::launch::async, [&] { return pair.passive->Disconnect(); });
   EXPECT_OK(pair.active.id->Disconnect());
@@ -278,8 +272,8 @@ TEST_F(CmCasesTest, CrossedDisconnectsTellEachSideOnce) {
   }
 }
 
-TEST_F(CmCasesTest, AnOrderedEndFlushesReceivesOnBothSides) {
-  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), Ipv4(1)));
+TEST_P(CmCasesTest, AnOrderedEndFlushesReceivesOnBothSides) {
+  ASSERT_OK_AND_ASSIGN(QpPair pair, ConnectQps(client(0), client(1), passive_address()));
   ASSERT_OK(pair.active.id->qp().PostRecv(5, nullptr, 0, nullptr));
   ASSERT_OK(pair.passive->qp().PostRecv(6, nullptr, 0, nullptr));
 
@@ -295,23 +289,24 @@ TEST_F(CmCasesTest, AnOrderedEndFlushesReceivesOnBothSides) {
 
 // ---- Case 11: wildcard bind, port zero, loopback, port in use
 
-TEST_F(CmCasesTest, AWildcardListenerIsReachedThroughEveryAddress) {
+TEST_P(CmCasesTest, AWildcardListenerIsReachedThroughEveryAddress) {
   ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(client(0), ":0"));
   const uint16_t port = listener.local_addr().port;
   EXPECT_NE(port, 0);
   for (const int from : {0, 1}) {
     std::future<absl::StatusOr<Endpoint>> accepted =
         std::async(std::launch::async, [&] { return listener.Accept(Slow(absl::Seconds(10))); });
-    absl::StatusOr<Endpoint> endpoint = Endpoint::Connect(client(from), WithPort(Ipv4(0), port));
-    EXPECT_OK(endpoint) << "from the application on daemon " << from;
+    absl::StatusOr<Endpoint> endpoint =
+        Endpoint::Connect(client(from), WithPort(active_address(), port));
+    EXPECT_OK(endpoint) << "from application " << from;
     absl::StatusOr<Endpoint> passive = accepted.get();
     ASSERT_OK(passive);
-    EXPECT_EQ(passive->local_addr().ToString(), WithPort(Ipv4(0), port));
+    EXPECT_EQ(passive->local_addr().ToString(), WithPort(active_address(), port));
   }
 }
 
-TEST_F(CmCasesTest, APortInUseIsRefusedAndSaysSo) {
-  ASSERT_OK_AND_ASSIGN(ListeningId first, ListenOn(client(0), Ipv4(0)));
+TEST_P(CmCasesTest, APortInUseIsRefusedAndSaysSo) {
+  ASSERT_OK_AND_ASSIGN(ListeningId first, ListenOn(client(0), active_address()));
   ASSERT_OK_AND_ASSIGN(Client other, AttachTo(Daemon(0), "other"));
   for (const Address& taken : {first.address, At("0.0.0.0", first.address.port)}) {
     ASSERT_OK_AND_ASSIGN(auto id, CmId::Create(other));
@@ -320,32 +315,34 @@ TEST_F(CmCasesTest, APortInUseIsRefusedAndSaysSo) {
     EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
     EXPECT_NE(status.ToString().find(std::to_string(taken.port)), std::string::npos) << status;
   }
+  if (passive_address() == active_address()) return;
   // Another address is another port space.
   ASSERT_OK_AND_ASSIGN(auto elsewhere, CmId::Create(client(1)));
-  EXPECT_OK(elsewhere->BindAddr(At(Ipv4(1), first.address.port)));
+  EXPECT_OK(elsewhere->BindAddr(At(passive_address(), first.address.port)));
 }
 
-TEST_F(CmCasesTest, AnAddressThatNoDeviceHasIsRefusedAndSaysSo) {
+TEST_P(CmCasesTest, AnAddressThatNoDeviceHasIsRefusedAndSaysSo) {
   ASSERT_OK_AND_ASSIGN(auto id, CmId::Create(client(0)));
   const absl::Status status = id->BindAddr(At("192.0.2.1", 0));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_NE(status.ToString().find("192.0.2.1"), std::string::npos) << status;
 }
 
-TEST_F(CmCasesTest, APortIsFreeAsSoonAsItsListenerWasKilled) {
-  ASSERT_OK_AND_ASSIGN(Application app, Application::Listen(Daemon(0), Ipv4(0), 1));
+TEST_P(CmCasesTest, APortIsFreeAsSoonAsItsListenerWasKilled) {
+  ASSERT_OK_AND_ASSIGN(Application app, Application::Listen(Daemon(0), active_address(), 1));
   app.Kill();
   EXPECT_TRUE(Eventually(absl::Seconds(1), [&] {
-    return Listener::Listen(client(0), WithPort(Ipv4(0), app.port())).ok();
+    return Listener::Listen(client(0), WithPort(active_address(), app.port())).ok();
   }));
 }
 
-TEST_F(CmCasesTest, AWildcardListenerForIpv6IsReachedByIpv6) {
-  if (Ipv6(1).empty()) GTEST_SKIP() << EnterPrivateNetwork().message();
+TEST_P(CmCasesTest, AWildcardListenerForIpv6IsReachedByIpv6) {
+  const int passive_index = GetParam().two_daemons ? 1 : 0;
+  if (Ipv6(passive_index).empty()) GTEST_SKIP() << EnterPrivateNetwork().message();
   ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(client(1), "[::]:0"));
   std::future<absl::StatusOr<Endpoint>> accepted =
       std::async(std::launch::async, [&] { return listener.Accept(Slow(absl::Seconds(10))); });
-  EXPECT_OK(Endpoint::Connect(client(0), WithPort(Ipv6(1), listener.local_addr().port)));
+  EXPECT_OK(Endpoint::Connect(client(0), WithPort(Ipv6(passive_index), listener.local_addr().port)));
   EXPECT_OK(accepted.get());
 }
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "daemon/base/status_macros.h"
 #include "tests/integration/cm_pair.h"
 #include "tests/integration/pattern.h"
 #include "tests/integration/testbed.h"
+#include "tests/integration/wired.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 
@@ -21,16 +21,10 @@ namespace {
 constexpr uint32_t kLevelId = 0;  // RDMA_OPTION_ID
 enum : uint32_t { kTos = 0, kReuseAddr = 1, kAfOnly = 2, kAckTimeout = 3 };
 
-class CmEventsTest : public LoopbackTest {
+class CmEventsTest : public PathTest {
  protected:
-  void SetUp() override {
-    for (int i = 0; i < 2; ++i) {
-      ASSERT_OK(StartDaemon(i, {.log_level = "info"}));
-      ASSERT_OK_AND_ASSIGN(Client client, AttachTo(Daemon(i)));
-      clients_[i] = std::make_unique<Client>(client);
-    }
-  }
-  Client& client(int index) { return *clients_[index]; }
+  // 0: the active application.
+  const Client& client(int index) const { return index == 0 ? active() : passive(); }
 
   template <typename T>
   static absl::Status SetOption(CmId& id, uint32_t option, T value) {
@@ -46,7 +40,7 @@ class CmEventsTest : public LoopbackTest {
     std::unique_ptr<CmId> passive;
   };
   void Ask(Asked* out, const QpInit& init = {}) {
-    ASSERT_OK_AND_ASSIGN(out->listening, ListenOn(client(1), Ipv4(1)));
+    ASSERT_OK_AND_ASSIGN(out->listening, ListenOn(client(1), passive_address()));
     ASSERT_OK_AND_ASSIGN(out->active, Resolve(client(0), out->listening.address));
     ASSERT_OK(out->active.id->CreateQp(nullptr, init));
     ASSERT_OK(out->active.id->Connect());
@@ -54,51 +48,13 @@ class CmEventsTest : public LoopbackTest {
                          ExpectEvent(*out->listening.channel, CmEventType::kConnectRequest));
     out->passive = request->TakeId();
   }
-
- private:
-  std::unique_ptr<Client> clients_[2];
 };
+
+INSTANTIATE_TEST_SUITE_P(Paths, CmEventsTest, ::testing::ValuesIn(kIpv4Paths), NameOfPath);
 
 // ---- Requests
 
-// As long as the application answers, nobody is refused for having come too early.
-TEST_F(CmEventsTest, WhatComesBeyondTheBacklogIsAskedAgain) {
-  ListeningId listening;
-  ASSERT_OK_AND_ASSIGN(listening.channel, EventChannel::Create(client(1)));
-  ASSERT_OK_AND_ASSIGN(listening.id, CmId::Create(client(1), listening.channel.get()));
-  ASSERT_OK_AND_ASSIGN(const Address any_port, Address::Parse(WithPort(Ipv4(1), 0)));
-  ASSERT_OK(listening.id->BindAddr(any_port));
-  ASSERT_OK(listening.id->Listen(1));
-  ActiveId active[2];
-  for (ActiveId& one : active) {
-    ASSERT_OK_AND_ASSIGN(one, Resolve(client(0), listening.id->local_addr()));
-    ASSERT_OK(one.id->CreateQp(nullptr, {}));
-  }
-  const auto take = [&]() -> absl::StatusOr<std::unique_ptr<CmId>> {
-    RD_ASSIGN_OR_RETURN(auto request,
-                        ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
-    return request->TakeId();
-  };
-  ASSERT_OK(active[0].id->Connect());
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CmId> first, take());
-  ASSERT_OK(active[1].id->Connect());
-  if (OnVerbs()) {  // the kernel hands it over, so it can only be rejected
-    EXPECT_OK(ExpectEvent(*active[1].channel, CmEventType::kRejected));
-    return;
-  }
-  EXPECT_TRUE(absl::IsDeadlineExceeded(active[1].channel->GetEvent(absl::Seconds(1)).status()));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(listening.channel->GetEvent(absl::Seconds(0)).status()));
-  ASSERT_OK(first->CreateQp(nullptr, {}));
-  ASSERT_OK(first->Accept());
-  ASSERT_OK(ExpectEvent(*active[0].channel, CmEventType::kEstablished));
-  ASSERT_OK(ExpectEvent(*listening.channel, CmEventType::kEstablished));
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CmId> second, take());
-  ASSERT_OK(second->CreateQp(nullptr, {}));
-  ASSERT_OK(second->Accept());
-  EXPECT_OK(ExpectEvent(*active[1].channel, CmEventType::kEstablished));
-}
-
-TEST_F(CmEventsTest, ARequestThatIsTakenBackIsARejectionToTheAcceptingSide) {
+TEST_P(CmEventsTest, ARequestThatIsTakenBackIsARejectionToTheAcceptingSide) {
   Asked asked;
   ASSERT_NO_FATAL_FAILURE(Ask(&asked));
   ASSERT_OK(asked.active.id->DestroyId());
@@ -118,7 +74,7 @@ TEST_F(CmEventsTest, ARequestThatIsTakenBackIsARejectionToTheAcceptingSide) {
 }
 
 // The asking side repeats its question, and is told that the answer takes a while.
-TEST_F(CmEventsTest, AnApplicationMayTakeItsTimeToAccept) {
+TEST_P(CmEventsTest, AnApplicationMayTakeItsTimeToAccept) {
   Asked asked;
   ASSERT_NO_FATAL_FAILURE(Ask(&asked));
   EXPECT_TRUE(absl::IsDeadlineExceeded(
@@ -129,9 +85,43 @@ TEST_F(CmEventsTest, AnApplicationMayTakeItsTimeToAccept) {
   EXPECT_OK(ExpectEvent(*asked.listening.channel, CmEventType::kEstablished));
 }
 
+// Two ids that connect by one QP of the application's: it can have one connection only.
+TEST_P(CmEventsTest, ASecondRequestOfAQpEndsTheConnectionThatItHad) {
+  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
+  ASSERT_OK_AND_ASSIGN(WiredEnd end, MakeEnd(client(0), active_address()));
+  ConnParam param;
+  param.qpn = end.qp.qpn();
+  std::unique_ptr<CmId> passive[2];
+  ActiveId active[2];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_OK_AND_ASSIGN(active[i], Resolve(client(0), listening.address));
+    ASSERT_OK(active[i].id->Connect(param));
+    if (i == 1) {
+      ASSERT_OK_AND_ASSIGN(auto over,
+                           ExpectEvent(*listening.channel, CmEventType::kDisconnected));
+      EXPECT_EQ(over->id(), passive[0].get());
+      if (OnVerbs()) {
+        // The kernel says no to the second, and leaves it to the application to ask again.
+        ASSERT_OK_AND_ASSIGN(auto stale, ExpectEvent(*active[1].channel, CmEventType::kRejected));
+        EXPECT_EQ(stale->status(), 10);
+        return;
+      }
+    }
+    ASSERT_OK_AND_ASSIGN(auto request,
+                         ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
+    passive[i] = request->TakeId();
+    request.reset();
+    ASSERT_OK(passive[i]->CreateQp(nullptr, {}));
+    ASSERT_OK(passive[i]->Accept());
+    ASSERT_OK(ExpectEvent(*active[i].channel, CmEventType::kConnectResponse));
+    ASSERT_OK(active[i].id->Establish());
+    ASSERT_OK(ExpectEvent(*listening.channel, CmEventType::kEstablished));
+  }
+}
+
 // ---- QPs that cannot follow
 
-TEST_F(CmEventsTest, AQpThatCannotBeConnectedIsAConnectErrorAndThePeerHearsOfIt) {
+TEST_P(CmEventsTest, AQpThatCannotBeConnectedIsAConnectErrorAndThePeerHearsOfIt) {
   Asked asked;
   ASSERT_NO_FATAL_FAILURE(Ask(&asked));
   QpAttr attr;
@@ -149,7 +139,7 @@ TEST_F(CmEventsTest, AQpThatCannotBeConnectedIsAConnectErrorAndThePeerHearsOfIt)
   EXPECT_EQ(rejected->status(), 28);
 }
 
-TEST_F(CmEventsTest, AQpThatCannotBeAcceptedFailsTheCallAndThePeerIsToldByReject) {
+TEST_P(CmEventsTest, AQpThatCannotBeAcceptedFailsTheCallAndThePeerIsToldByReject) {
   Asked asked;
   ASSERT_NO_FATAL_FAILURE(Ask(&asked));
   ASSERT_OK(asked.passive->CreateQp(nullptr, {}));
@@ -165,7 +155,7 @@ TEST_F(CmEventsTest, AQpThatCannotBeAcceptedFailsTheCallAndThePeerIsToldByReject
 
 // ---- UC
 
-TEST_F(CmEventsTest, UcQueuePairsConnect) {
+TEST_P(CmEventsTest, UcQueuePairsConnect) {
   if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
   const QpInit uc = [] {
     QpInit init;
@@ -193,7 +183,7 @@ TEST_F(CmEventsTest, UcQueuePairsConnect) {
 }
 
 // Who moves its QP by itself need not say more of it than its number.
-TEST_F(CmEventsTest, AUcQueuePairThatIsNotTheIdsIsAcceptedAsThePeerHasIt) {
+TEST_P(CmEventsTest, AUcQueuePairThatIsNotTheIdsIsAcceptedAsThePeerHasIt) {
   if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
   QpInit uc;
   uc.type = QpType::kUc;
@@ -214,7 +204,7 @@ TEST_F(CmEventsTest, AUcQueuePairThatIsNotTheIdsIsAcceptedAsThePeerHasIt) {
   ASSERT_OK(ExpectEvent(*asked.active.channel, CmEventType::kEstablished));
 }
 
-TEST_F(CmEventsTest, AQpOfAnotherTypeThanThePeersIsRefused) {
+TEST_P(CmEventsTest, AQpOfAnotherTypeThanThePeersIsRefused) {
   if (OnVerbs()) GTEST_SKIP() << "the kernel's rdma_cm connects RC for this port space";
   Asked asked;
   ASSERT_NO_FATAL_FAILURE(Ask(&asked));
@@ -228,7 +218,7 @@ TEST_F(CmEventsTest, AQpOfAnotherTypeThanThePeersIsRefused) {
 
 // ---- Options
 
-TEST_F(CmEventsTest, TheAckTimeoutIsTheQpsAndDecidesWhenAPeerIsGivenUp) {
+TEST_P(CmEventsTest, TheAckTimeoutIsTheQpsAndDecidesWhenAPeerIsGivenUp) {
   const struct {
     uint8_t code;
     absl::Duration at_least, at_most;
@@ -236,7 +226,7 @@ TEST_F(CmEventsTest, TheAckTimeoutIsTheQpsAndDecidesWhenAPeerIsGivenUp) {
               {18, absl::Milliseconds(1073), absl::Seconds(9)}};  // 33.6 ms; 1.07 s
   for (const auto& row : rows) {
     SCOPED_TRACE(static_cast<int>(row.code));
-    ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), Ipv4(1)));
+    ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
     ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
     ASSERT_OK(SetOption(*active.id, kAckTimeout, row.code));
     ASSERT_OK(active.id->CreateQp(nullptr, {}));
@@ -263,7 +253,7 @@ TEST_F(CmEventsTest, TheAckTimeoutIsTheQpsAndDecidesWhenAPeerIsGivenUp) {
 }
 
 // Whoever wants to listen must be alone, as with the kernel's rdma_cm.
-TEST_F(CmEventsTest, AfOnlyLeavesTheOtherFamilyToOthers) {
+TEST_P(CmEventsTest, AfOnlyLeavesTheOtherFamilyToOthers) {
   for (const bool only : {true, false}) {
     SCOPED_TRACE(only);
     ASSERT_OK_AND_ASSIGN(const auto six, CmId::Create(client(0)));
@@ -281,12 +271,12 @@ TEST_F(CmEventsTest, AfOnlyLeavesTheOtherFamilyToOthers) {
   }
 }
 
-TEST_F(CmEventsTest, ReuseAddrSharesAPortUntilOneListens) {
+TEST_P(CmEventsTest, ReuseAddrSharesAPortUntilOneListens) {
   ASSERT_OK_AND_ASSIGN(auto first, CmId::Create(client(0)));
   ASSERT_OK_AND_ASSIGN(auto second, CmId::Create(client(0)));
   ASSERT_OK_AND_ASSIGN(auto third, CmId::Create(client(0)));
   for (CmId* id : {first.get(), second.get()}) ASSERT_OK(SetOption(*id, kReuseAddr, int{1}));
-  ASSERT_OK(first->BindAddr(*Address::Parse(WithPort(Ipv4(0), 0))));
+  ASSERT_OK(first->BindAddr(*Address::Parse(WithPort(active_address(), 0))));
   const Address address = first->local_addr();
   EXPECT_OK(second->BindAddr(address));
   EXPECT_TRUE(absl::IsAlreadyExists(third->BindAddr(address))) << "it did not ask for it";
@@ -295,7 +285,7 @@ TEST_F(CmEventsTest, ReuseAddrSharesAPortUntilOneListens) {
   EXPECT_OK(first->Listen());
 }
 
-TEST_F(CmEventsTest, OptionsThatAreNoneOrOutOfRangeAreRefused) {
+TEST_P(CmEventsTest, OptionsThatAreNoneOrOutOfRangeAreRefused) {
   ASSERT_OK_AND_ASSIGN(auto id, CmId::Create(client(0)));
   EXPECT_OK(SetOption(*id, kTos, uint8_t{0x20}));
   EXPECT_FALSE(SetOption(*id, kTos, int{0x20}).ok());  // one byte
