@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -74,6 +75,28 @@ TEST_P(UdTest, DatagramIsAnsweredByWhatItsGrhSays) {
   EXPECT_EQ(answered.wr_id, 3u);
   EXPECT_EQ(answered.src_qpn, b_->qp.qpn());
   EXPECT_EQ(PatternMismatch({a_->memory.data() + kGrhBytes, 10}, 2), std::nullopt);
+}
+
+// What the IP header said, in the place of a GRH: that of IPv6 as it is, that of IPv4 in its last bytes.
+TEST_P(UdTest, TheGrhOfAReceiveSaysWhatTheAddressHandleSaid) {
+  ASSERT_NO_FATAL_FAILURE(MakeEnds());
+  AddressHandleAttr way = WayTo(*a_, *b_);
+  way.flow_label = 0xabcde;
+  way.traffic_class = 0x48;
+  way.hop_limit = 33;
+  ASSERT_OK_AND_ASSIGN(const AddressHandle ah, AddressHandle::Create(a_->pd, way));
+  ASSERT_OK(b_->PostRecv(2, 0, kRecvBytes));
+  ASSERT_OK(Send(*a_, ah, b_->qp.qpn(), 10));
+  ASSERT_OK(WaitForWc(b_->cq));
+  const auto grh = [&](size_t at) { return std::to_integer<uint32_t>(Grh(*b_)[at]); };
+  // The two lowest bits of the class are ECN's, the network's own.
+  const uint32_t traffic_class = GetParam().ipv6 ? (grh(0) & 0xf) << 4 | grh(1) >> 4 : grh(21);
+  EXPECT_EQ(traffic_class & 0xfc, 0x48u);
+  if (OnVerbs()) return;  // the kernel takes the hop limit from its routes, rxe no flow label
+  EXPECT_EQ(GetParam().ipv6 ? grh(7) : grh(28), 33u);
+  if (GetParam().ipv6) {
+    EXPECT_EQ((grh(1) & 0xf) << 16 | grh(2) << 8 | grh(3), 0xabcdeu);
+  }
 }
 
 TEST_P(UdTest, SizesFromNothingToThePathMtu) {
@@ -266,11 +289,25 @@ TEST_P(UdCmTest, RefusedPeerHearsSo) {
   ASSERT_NO_FATAL_FAILURE(ResolvePeer());
   ASSERT_OK(active_.id->Connect());
   ASSERT_OK_AND_ASSIGN(auto request, ExpectEvent(*listener_.channel, CmEventType::kConnectRequest));
-  ASSERT_OK(request->id()->Reject());
+  const std::vector<uint8_t> why = {'f', 'u', 'l', 'l'};
+  ASSERT_OK(request->id()->Reject(why));
   request.reset();
   // As the kernel's rdma_cm says it.
   ASSERT_OK_AND_ASSIGN(auto refused, ExpectEvent(*active_.channel, CmEventType::kUnreachable));
   EXPECT_FALSE(refused->ToStatus().ok());
+  EXPECT_EQ(refused->status(), 2);  // "rejected" of IBTA vol. 1, SIDR_REP
+  const std::vector<uint8_t>& data = refused->param().private_data;
+  ASSERT_GE(data.size(), why.size());
+  EXPECT_TRUE(std::equal(why.begin(), why.end(), data.begin()));
+}
+
+TEST_P(UdCmTest, WhereNobodyListensThePeerHearsSo) {
+  ASSERT_NO_FATAL_FAILURE(Listen());
+  ASSERT_NO_FATAL_FAILURE(ResolvePeer());
+  ASSERT_OK(listener_.id->DestroyId());
+  ASSERT_OK(active_.id->Connect());
+  ASSERT_OK_AND_ASSIGN(auto nobody, ExpectEvent(*active_.channel, CmEventType::kUnreachable));
+  EXPECT_EQ(nobody->status(), 1);  // "service id not supported"
 }
 
 TEST_P(UdCmTest, PortSpacesOfTcpAndUdpAreApart) {

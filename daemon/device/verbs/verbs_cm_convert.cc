@@ -38,8 +38,10 @@ bool CarriesConnParam(rdma_cm_event_type type) noexcept {
   }
 }
 
+// A question that is refused is UNREACHABLE, and may bring the refuser's data.
 bool CarriesUdParam(rdma_cm_event_type type) noexcept {
-  return type == RDMA_CM_EVENT_CONNECT_REQUEST || type == RDMA_CM_EVENT_ESTABLISHED;
+  return type == RDMA_CM_EVENT_CONNECT_REQUEST || type == RDMA_CM_EVENT_ESTABLISHED ||
+         type == RDMA_CM_EVENT_UNREACHABLE;
 }
 
 bool IsMulticast(rdma_cm_event_type type) noexcept {

@@ -92,6 +92,19 @@ TEST(VerbsCmConvert, ADatagramEventHasOtherParameters) {
   EXPECT_EQ(event->param.qkey, 0x01234567u);
 }
 
+TEST(VerbsCmConvert, ARefusedQuestionBringsTheRefusersData) {
+  constexpr uint8_t kData[] = {'f', 'u', 'l', 'l'};
+  rdma_cm_event raw{};
+  raw.event = RDMA_CM_EVENT_UNREACHABLE;
+  raw.status = 2;
+  raw.param.ud.private_data = kData;
+  raw.param.ud.private_data_len = sizeof(kData);
+  const std::optional<device::CmEvent> event = FromRdma(raw, true);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->status, 2);
+  EXPECT_EQ(event->param.private_data, (std::vector<uint8_t>{'f', 'u', 'l', 'l'}));
+}
+
 TEST(VerbsCmConvert, ADatagramEventSaysHowThePeerIsReached) {
   const IpAddress peer = IpAddress::FromV4(192, 0, 2, 9);
   rdma_cm_event raw{};
