@@ -6,6 +6,8 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "tests/integration/cm_pair.h"
@@ -117,6 +119,75 @@ TEST_P(CmEventsTest, ASecondRequestOfAQpEndsTheConnectionThatItHad) {
     ASSERT_OK(active[i].id->Establish());
     ASSERT_OK(ExpectEvent(*listening.channel, CmEventType::kEstablished));
   }
+}
+
+// As TCP does it: what finds no room is asked again.
+TEST_P(CmEventsTest, RequestsBeyondTheBacklogGetInWhenThereIsRoom) {
+  constexpr size_t kBacklog = 2;
+  ListeningId listening;
+  ASSERT_OK_AND_ASSIGN(listening.channel, EventChannel::Create(client(1)));
+  ASSERT_OK_AND_ASSIGN(listening.id, CmId::Create(client(1), listening.channel.get()));
+  ASSERT_OK(listening.id->BindAddr(*Address::Parse(WithPort(passive_address(), 0))));
+  ASSERT_OK(listening.id->Listen(kBacklog));
+  ActiveId active[2 * kBacklog];
+  for (ActiveId& id : active) {
+    ASSERT_OK_AND_ASSIGN(id, Resolve(client(0), listening.id->local_addr()));
+    ASSERT_OK(id.id->CreateQp(nullptr, {}));
+    ASSERT_OK(id.id->Connect());
+  }
+  std::vector<std::unique_ptr<CmId>> passive;
+  for (size_t i = 0; i < kBacklog; ++i) {
+    ASSERT_OK_AND_ASSIGN(auto request,
+                         ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
+    passive.push_back(request->TakeId());
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      listening.channel->GetEvent(Slow(absl::Milliseconds(300))).status()));
+  if (OnVerbs()) {
+    // The kernel hands over at once what comes; the daemon can only refuse it.
+    for (size_t i = kBacklog; i < 2 * kBacklog; ++i) {
+      EXPECT_OK(ExpectEvent(*active[i].channel, CmEventType::kRejected));
+    }
+    return;
+  }
+  const auto accept = [](CmId& id) {
+    ASSERT_OK(id.CreateQp(nullptr, {}));
+    ASSERT_OK(id.Accept());
+  };
+  for (const auto& id : passive) ASSERT_NO_FATAL_FAILURE(accept(*id));
+  for (size_t established = 0; established < 2 * kBacklog;) {
+    ASSERT_OK_AND_ASSIGN(auto event, listening.channel->GetEvent(Slow(absl::Seconds(20))));
+    if (event->type() == CmEventType::kConnectRequest) {
+      passive.push_back(event->TakeId());
+      ASSERT_NO_FATAL_FAILURE(accept(*passive.back()));
+    } else {
+      ASSERT_EQ(event->type(), CmEventType::kEstablished) << EventString(event->type());
+      ++established;
+    }
+  }
+  for (ActiveId& id : active) EXPECT_OK(ExpectEvent(*id.channel, CmEventType::kEstablished));
+}
+
+// rdma_notify: who has seen the peer's data need not wait until it says that it is ready.
+TEST_P(CmEventsTest, AnApplicationThatHasSeenDataMaySaySo) {
+  ASSERT_OK_AND_ASSIGN(ListeningId listening, ListenOn(client(1), passive_address()));
+  ASSERT_OK_AND_ASSIGN(ActiveId active, Resolve(client(0), listening.address));
+  ASSERT_OK_AND_ASSIGN(WiredEnd end, MakeEnd(client(0), active_address()));
+  ConnParam param;
+  param.qpn = end.qp.qpn();
+  ASSERT_OK(active.id->Connect(param));
+  ASSERT_OK_AND_ASSIGN(auto request, ExpectEvent(*listening.channel, CmEventType::kConnectRequest));
+  std::unique_ptr<CmId> passive = request->TakeId();
+  EXPECT_FALSE(passive->Notify(kAsyncCommEst).ok()) << "it is not accepted";
+  ASSERT_OK(passive->CreateQp(nullptr, {}));
+  ASSERT_OK(passive->Accept());
+  ASSERT_OK(ExpectEvent(*active.channel, CmEventType::kConnectResponse));
+  ASSERT_OK(passive->Notify(kAsyncCommEst));
+  EXPECT_OK(ExpectEvent(*listening.channel, CmEventType::kEstablished));
+  // It says it at last, which is no news.
+  ASSERT_OK(active.id->Establish());
+  ASSERT_OK(active.id->Disconnect());
+  EXPECT_OK(ExpectEvent(*listening.channel, CmEventType::kDisconnected));
 }
 
 // ---- QPs that cannot follow
