@@ -2,6 +2,7 @@
 // groups with mckey(1).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -11,10 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/base/status_macros.h"
 #include "rdmad/rdmad.h"
 #include "tests/support/child_process.h"
 #include "tests/support/file.h"
 #include "tests/support/status_testing.h"
+#include "tests/vm/bad_network.h"
 #include "tests/vm/datagrams.h"
 #include "tests/vm/rxe_bed.h"
 
@@ -128,6 +131,106 @@ TEST_P(RxeUdaddy, WeConnectAndTheKernelAnswers) {
 
 INSTANTIATE_TEST_SUITE_P(, RxeUdaddy, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// Questions of SIDR are repeated where they, or the answers, are lost. Datagrams are not, and udaddy counts each: they have a good
+// network. Nor can it be asked twice, since the kernel takes what is repeated after its answer for another request.
+class RxeUdaddyLoss : public RxeInterop {
+ protected:
+  static constexpr size_t kBytes = 100;
+
+  void TearDown() override {
+    network_.reset();
+    RxeInterop::TearDown();
+  }
+  void LoseAll() { network_.emplace("loss 100%"); }
+  // As soon as something was.
+  void EndLosses() {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (network_->lost() == 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_GT(network_->lost(), 0);
+    network_.reset();
+  }
+  static std::string Options(int messages) {
+    return absl::StrCat(" -c ", kConnections, " -C ", messages, " -S ", kBytes);
+  }
+
+  std::optional<BadNetwork> network_;
+};
+
+TEST_F(RxeUdaddyLoss, KernelFindsUs) {
+  ASSERT_OK_AND_ASSIGN(const Address address, Address::Parse(WithPort(kIpv4.ours, kUdaddyPort)));
+  ASSERT_OK_AND_ASSIGN(const auto listener, CmId::Create(client(), nullptr, PortSpace::kUdp));
+  ASSERT_OK(listener->BindAddr(address));
+  ASSERT_OK(listener->Listen());
+  ASSERT_OK_AND_ASSIGN(ChildProcess udaddy, StartKernel(absl::StrCat("udaddy -s ", kIpv4.ours, Options(0))));
+  std::vector<std::unique_ptr<CmId>> ids;
+  std::vector<Datagrams> ends;
+  for (int i = 0; i < kConnections; ++i) {
+    ASSERT_OK_AND_ASSIGN(ids.emplace_back(), listener->GetRequest(kPatience));
+    ASSERT_OK_AND_ASSIGN(ends.emplace_back(), Datagrams::Open(client(), *ids.back(), pool(), 1, kBytes));
+    // The first answer is lost, and with it what the kernel may ask meanwhile.
+    if (i == 0) LoseAll();
+    ASSERT_OK(ids.back()->Accept());
+    if (i == 0) EndLosses();
+    // What comes now comes twice.
+    if (i == 0) network_.emplace("duplicate 100%");
+  }
+  ExpectGoodEnd(udaddy);
+  // What is asked again is no new request.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(listener->GetRequest(absl::Milliseconds(100)).status()));
+}
+
+TEST_F(RxeUdaddyLoss, WeFindTheKernel) {
+  ASSERT_OK_AND_ASSIGN(const Address peer, Address::Parse(WithPort(kIpv6.kernel, kUdaddyPort)));
+  ASSERT_OK_AND_ASSIGN(const auto channel, EventChannel::Create(client()));
+  std::vector<std::unique_ptr<CmId>> ids;
+  std::vector<Datagrams> ends;
+  const auto resolve = [&]() -> absl::Status {
+    RD_ASSIGN_OR_RETURN(std::unique_ptr<CmId> id, CmId::Create(client(), nullptr, PortSpace::kUdp));
+    RD_RETURN_IF_ERROR(id->ResolveAddr({}, peer, kPatience));
+    RD_RETURN_IF_ERROR(id->ResolveRoute(kPatience));
+    RD_ASSIGN_OR_RETURN(Datagrams end, Datagrams::Open(client(), *id, pool(), 1, kBytes));
+    ids.push_back(std::move(id));
+    ends.push_back(std::move(end));
+    return absl::OkStatus();
+  };
+  ASSERT_OK_AND_ASSIGN(ChildProcess udaddy, StartKernel(absl::StrCat("udaddy -b ", kIpv6.kernel, Options(1))));
+  // The first one until it listens; who was refused cannot ask again.
+  const absl::Time deadline = absl::Now() + kPatience;
+  ASSERT_OK(resolve());
+  while (!ids.back()->Connect().ok()) {
+    ASSERT_LT(absl::Now(), deadline);
+    ends.clear();
+    ids.clear();
+    ASSERT_OK(resolve());
+  }
+  while (ids.size() < kConnections) {
+    ASSERT_OK(resolve());
+    ASSERT_OK(ids.back()->Migrate(channel.get()));
+  }
+  LoseAll();
+  for (size_t i = 1; i < ids.size(); ++i) ASSERT_OK(ids[i]->Connect());
+  EndLosses();
+  std::vector<UdParam> peers(ids.size());
+  peers[0] = ids[0]->event()->ud();
+  for (size_t i = 1; i < ids.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(const auto event, channel->GetEvent(kPatience));
+    ASSERT_EQ(event->type(), CmEventType::kEstablished) << EventString(event->type()) << " status " << event->status();
+    const auto of = std::find_if(ids.begin(), ids.end(), [&](const auto& id) { return id.get() == event->id(); });
+    ASSERT_NE(of, ids.end());
+    peers[static_cast<size_t>(of - ids.begin())] = event->ud();
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(const ProtectionDomain pd, ids[i]->pd());
+    ASSERT_OK_AND_ASSIGN(const AddressHandle ah, AddressHandle::Create(pd, peers[i].ah));
+    ASSERT_OK(ends[i].Send(ah, peers[i].qpn, peers[i].qkey));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(const Wc wc, ends[i].Receive(kPatience));
+    EXPECT_EQ(wc.src_qpn, peers[i].qpn);
+  }
+  ExpectGoodEnd(udaddy);
+}
 
 class RxeDatagrams : public RxeInterop {};
 

@@ -65,11 +65,32 @@ INSTANTIATE_TEST_SUITE_P(, RxeRping, ::testing::ValuesIn(kCases),
 
 // ucmatose(1): several connections at once; on each the server sends messages first, then the client as many.
 constexpr int kConnections = 4;
-constexpr int kMessages = 8;
+constexpr int kMessages = 40;
 constexpr size_t kMessageBytes = 3000;
 
-class RxeUcmatose : public RxeInterop {
+struct UcmatoseCase {
+  const char* name;
+  Addresses addresses;
+  const char* network;  // a BadNetwork, from when the connections stand until the last message has come; or null
+};
+
+class RxeUcmatose : public RxeInterop, public ::testing::WithParamInterface<UcmatoseCase> {
  protected:
+  void TearDown() override {
+    network_.reset();
+    RxeInterop::TearDown();
+  }
+  static std::string Options() {
+    return absl::StrCat(" -c ", kConnections, " -C ", kMessages, " -S ", kMessageBytes);
+  }
+  void BeginLosses() {
+    if (GetParam().network != nullptr) network_.emplace(GetParam().network);
+  }
+  void EndLosses() {
+    if (!network_.has_value()) return;
+    EXPECT_GT(network_->lost(), 0);
+    network_.reset();
+  }
   void SendMessages(Endpoint& endpoint) {
     for (int i = 0; i < kMessages; ++i) {
       ASSERT_OK_AND_ASSIGN(Buffer message, pool().Allocate(kMessageBytes));
@@ -82,42 +103,51 @@ class RxeUcmatose : public RxeInterop {
       ASSERT_EQ(message.size(), kMessageBytes);
     }
   }
+
+ private:
+  std::optional<BadNetwork> network_;
 };
 
-TEST_F(RxeUcmatose, KernelOpensSeveralConnectionsToUs) {
-  ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(client(), WithPort(kIpv4.ours, 7471)));
-  ASSERT_OK_AND_ASSIGN(ChildProcess ucmatose,
-                       StartKernel(absl::StrCat("ucmatose -s ", kIpv4.ours, " -c ", kConnections, " -C ", kMessages,
-                                                " -S ", kMessageBytes)));
+TEST_P(RxeUcmatose, KernelOpensSeveralConnectionsToUs) {
+  const char* const ours = GetParam().addresses.ours;
+  ASSERT_OK_AND_ASSIGN(Listener listener, Listener::Listen(client(), WithPort(ours, 7471)));
+  ASSERT_OK_AND_ASSIGN(ChildProcess ucmatose, StartKernel(absl::StrCat("ucmatose -s ", ours, Options())));
   std::vector<Endpoint> endpoints;
   for (int i = 0; i < kConnections; ++i) {
     ASSERT_OK_AND_ASSIGN(Endpoint endpoint, listener.Accept(kPatience));
     endpoints.push_back(std::move(endpoint));
   }
-  for (Endpoint& endpoint : endpoints) SendMessages(endpoint);
-  for (Endpoint& endpoint : endpoints) {
-    ReceiveMessages(endpoint);
-    EXPECT_OK(endpoint.Close());
-  }
+  BeginLosses();
+  for (Endpoint& endpoint : endpoints) ASSERT_NO_FATAL_FAILURE(SendMessages(endpoint));
+  for (Endpoint& endpoint : endpoints) ASSERT_NO_FATAL_FAILURE(ReceiveMessages(endpoint));
+  EndLosses();
+  for (Endpoint& endpoint : endpoints) EXPECT_OK(endpoint.Close());
   ExpectGoodEnd(ucmatose);
 }
 
-TEST_F(RxeUcmatose, WeOpenSeveralConnectionsToTheKernel) {
-  ASSERT_OK_AND_ASSIGN(ChildProcess ucmatose,
-                       StartKernel(absl::StrCat("ucmatose -b ", kIpv4.kernel, " -c ", kConnections, " -C ", kMessages,
-                                                " -S ", kMessageBytes)));
+TEST_P(RxeUcmatose, WeOpenSeveralConnectionsToTheKernel) {
+  const char* const kernel = GetParam().addresses.kernel;
+  ASSERT_OK_AND_ASSIGN(ChildProcess ucmatose, StartKernel(absl::StrCat("ucmatose -b ", kernel, Options())));
   std::vector<Endpoint> endpoints;
   for (int i = 0; i < kConnections; ++i) {
-    ASSERT_OK_AND_ASSIGN(Endpoint endpoint, Connect(WithPort(kIpv4.kernel, 7471)));
+    ASSERT_OK_AND_ASSIGN(Endpoint endpoint, Connect(WithPort(kernel, 7471)));
     endpoints.push_back(std::move(endpoint));
   }
+  BeginLosses();
   for (Endpoint& endpoint : endpoints) {
-    ReceiveMessages(endpoint);
-    SendMessages(endpoint);
-    EXPECT_OK(endpoint.Close());
+    ASSERT_NO_FATAL_FAILURE(ReceiveMessages(endpoint));
+    ASSERT_NO_FATAL_FAILURE(SendMessages(endpoint));
+    ASSERT_OK(endpoint.Flush(kPatience));
   }
+  EndLosses();
+  for (Endpoint& endpoint : endpoints) EXPECT_OK(endpoint.Close());
   ExpectGoodEnd(ucmatose);
 }
+
+INSTANTIATE_TEST_SUITE_P(, RxeUcmatose,
+                         ::testing::Values(UcmatoseCase{"Ipv4", kIpv4, nullptr},
+                                           UcmatoseCase{"Ipv6Loss", kIpv6, "loss 5%"}),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST_F(RxeInterop, KernelRejectsWhereNobodyListens) {
   const absl::StatusOr<Endpoint> endpoint = Endpoint::Connect(client(), WithPort(kIpv4.kernel, 7999));

@@ -21,6 +21,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/file.h"
 #include "tests/support/status_testing.h"
+#include "tests/vm/bad_network.h"
 #include "tests/vm/kernel_qp.h"
 #include "tests/vm/our_qp.h"
 #include "tests/vm/perftest_socket.h"
@@ -32,7 +33,9 @@ namespace {
 [[maybe_unused]] const RxeBed& kBed = RxeBed::Get();
 
 constexpr int kPort = 18515;
-constexpr int kRounds = 10;
+// How often; many enough for a bad network to lose some.
+constexpr int kFewRounds = 10;
+constexpr int kManyRounds = 100;
 constexpr std::byte kUntouched{0xee};
 // What we send from lies at 0, what the peer may use here. Messages of up to half a page are put beside each other.
 constexpr size_t kSink = 64 << 10;
@@ -48,6 +51,7 @@ struct Case {
   Addresses addresses;
   size_t bytes;
   Mtu mtu;
+  const char* network = nullptr;  // a BadNetwork, from when the QPs are wired until all is done
 };
 
 constexpr WrOpcode kSend = WrOpcode::kSend, kWrite = WrOpcode::kRdmaWrite, kRead = WrOpcode::kRdmaRead;
@@ -71,6 +75,17 @@ constexpr std::array kCases = {
     Case{"ib_atomic_lat", "-A CMP_AND_SWAP", WrOpcode::kCompareSwap, kRc, true, kIpv6, kAtomicBytes, Mtu::k1024},
 };
 
+// With losses. Sends of UC and UD are left out: whoever counts them waits for each.
+constexpr std::array kLossyCases = {
+    Case{"ib_send_bw", "", kSend, kRc, false, kIpv4, 5001, Mtu::k1024, "loss 6%"},
+    Case{"ib_write_bw", "", kWrite, kRc, false, kIpv6, 5001, Mtu::k1024, "loss 6%"},
+    Case{"ib_write_bw", "-c UC", kWrite, kUc, false, kIpv4, 5001, Mtu::k1024, "loss 6%"},
+    Case{"ib_read_bw", "", kRead, kRc, false, kIpv4, 5001, Mtu::k1024, "loss 6%"},
+    Case{"ib_read_lat", "", kRead, kRc, true, kIpv6, 5001, Mtu::k1024, "loss 6%"},
+    Case{"ib_atomic_bw", "-A FETCH_AND_ADD", WrOpcode::kFetchAdd, kRc, false, kIpv6, kAtomicBytes, Mtu::k1024,
+         "loss 6%"},
+};
+
 class RxePerftest : public RxeInterop, public ::testing::WithParamInterface<Case> {
  protected:
   void Open() {
@@ -83,6 +98,7 @@ class RxePerftest : public RxeInterop, public ::testing::WithParamInterface<Case
     qp_.emplace(std::move(qp));
   }
   void Close() {
+    network_.reset();
     ah_ = {};
     qp_.reset();
     host_.reset();
@@ -92,6 +108,7 @@ class RxePerftest : public RxeInterop, public ::testing::WithParamInterface<Case
     RxeInterop::TearDown();
   }
 
+  static int Rounds() { return GetParam().network == nullptr ? kFewRounds : kManyRounds; }
   static Mtu PathMtu() { return OnTheBed(GetParam().mtu); }
   static bool IsAtomic() {
     return GetParam().opcode == WrOpcode::kFetchAdd || GetParam().opcode == WrOpcode::kCompareSwap;
@@ -112,7 +129,7 @@ class RxePerftest : public RxeInterop, public ::testing::WithParamInterface<Case
     const auto kernel = KernelHost::Open("rxeA", c.addresses.kernel, 4096);
     EXPECT_OK(kernel);
     std::string command = absl::StrCat(c.program, " -d rxeA -F -x ", kernel.ok() ? (*kernel)->gid_index : 0, " -n ",
-                                       kRounds, " -m ", MtuBytes(PathMtu()));
+                                       Rounds(), " -m ", MtuBytes(PathMtu()));
     if (!IsAtomic()) absl::StrAppend(&command, " -s ", c.bytes);
     if (HasReads()) absl::StrAppend(&command, " -o ", kReads);
     if (c.options[0] != '\0') absl::StrAppend(&command, " ", c.options);
@@ -130,11 +147,19 @@ class RxePerftest : public RxeInterop, public ::testing::WithParamInterface<Case
       ASSERT_OK_AND_ASSIGN(ah_, AddressHandle::Create(host_->pd, {.dest_gid = peer.qp.gid,
                                                                   .sgid_index = host_->gid.index}));
     }
+    if (GetParam().network != nullptr) network_.emplace(GetParam().network);
     if (!Sends()) return;
-    for (int i = 0; i < kRounds; ++i) {
+    for (int i = 0; i < Rounds(); ++i) {
       ASSERT_OK(qp_->qp.PostRecv(i, Sink(), GetParam().bytes + Head(), &host_->mr));
     }
     ASSERT_OK(qp_->AwaitPosted());
+  }
+
+  // All has been done that is looked at.
+  void EndLosses() {
+    if (!network_.has_value()) return;
+    EXPECT_GT(network_->lost(), 0);
+    network_.reset();
   }
 
   // One operation of the case's kind on the peer.
@@ -184,6 +209,7 @@ class RxePerftest : public RxeInterop, public ::testing::WithParamInterface<Case
   std::optional<OurQp> qp_;
   PerftestEnd peer_;
   AddressHandle ah_;
+  std::optional<BadNetwork> network_;
   int turns_ = 0;    // that we took
   int arrived_ = 0;  // messages, or turns, of the peer
 };
@@ -194,7 +220,7 @@ void RxePerftest::ExpectTouched() {
   if (c.opcode == WrOpcode::kFetchAdd) {
     uint64_t sum = 0;
     for (size_t at = 0; at < kSink; at += kAtomicBytes) sum += *reinterpret_cast<uint64_t*>(Sink() + at);
-    EXPECT_EQ(sum, uint64_t{kRounds});
+    EXPECT_EQ(sum, static_cast<uint64_t>(Rounds()));
   }
   if (HasReads()) return;
   const auto untouched = std::count(Sink() + Head(), Sink() + Head() + c.bytes, kUntouched);
@@ -209,7 +235,7 @@ void RxePerftest::ExpectTable() {
   const std::string output = ReadFile(output_file());
   for (const absl::string_view line : absl::StrSplit(output, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    if (words.size() > 3 && words[0] == absl::StrCat(GetParam().bytes) && words[1] == absl::StrCat(kRounds)) return;
+    if (words.size() > 3 && words[0] == absl::StrCat(GetParam().bytes) && words[1] == absl::StrCat(Rounds())) return;
   }
   ADD_FAILURE() << "no figures: " << output;
 }
@@ -239,7 +265,7 @@ TEST_P(RxePerftest, KernelAsksUs) {
         if (!TurnCame()) continue;
         ++arrived_;
       }
-      if (TakesTurns() && turns_ < kRounds) TakeTurn();
+      if (TakesTurns() && turns_ < Rounds()) TakeTurn();
       ASSERT_FALSE(HasFailure());
     }
     if (goes_on && !reliable()) {
@@ -249,11 +275,12 @@ TEST_P(RxePerftest, KernelAsksUs) {
       continue;
     }
     ASSERT_FALSE(goes_on) << "the program does not end";
-    while (arrived_ < kRounds && Sends() && TurnCame()) ++arrived_;
+    while (arrived_ < Rounds() && Sends() && TurnCame()) ++arrived_;
     if (Sends() || TakesTurns()) {
       // Without turns, the sender does not know what a network lost.
-      EXPECT_GE(arrived_, reliable() || TakesTurns() ? kRounds : 1);
+      EXPECT_GE(arrived_, reliable() || TakesTurns() ? Rounds() : 1);
     }
+    EndLosses();
     ExpectTouched();
     ExpectGoodEnd(program);
     ExpectTable();
@@ -268,16 +295,17 @@ void RxePerftest::OperateOnThePeer(absl::Time deadline) {
     // What is there is not known; the first finds out, unless it is 0.
     ASSERT_NO_FATAL_FAILURE(Ask(0, 1));
     uint64_t there = Result() == 0 ? 1 : Result();
-    for (uint64_t i = 1; i < kRounds; ++i) {
-      ASSERT_NO_FATAL_FAILURE(Ask(there, i * 1000));
+    for (int i = 1; i < Rounds(); ++i) {
+      const uint64_t next = static_cast<uint64_t>(i) * 1000;
+      ASSERT_NO_FATAL_FAILURE(Ask(there, next));
       EXPECT_EQ(Result(), there);
-      there = i * 1000;
+      there = next;
     }
     return;
   }
   std::optional<uint64_t> last;
   std::vector<std::byte> first;
-  for (int i = 0; i < kRounds; ++i) {
+  for (int i = 0; i < Rounds(); ++i) {
     if (TakesTurns()) {
       if (!ServerBegins()) TakeTurn();
       while (!HasFatalFailure() && !TurnCame()) {
@@ -319,14 +347,14 @@ TEST_P(RxePerftest, WeAskTheKernel) {
     for (int i = 0; i < WaitsFirst(); ++i) ASSERT_OK(socket.Exchange(Ours()));
     OperateOnThePeer(absl::Now() + (reliable() ? kPatience : kUnreliablePatience));
     ASSERT_FALSE(HasFatalFailure());
-    const bool whole = !TakesTurns() || arrived_ == kRounds;
+    const bool whole = !TakesTurns() || arrived_ == Rounds();
     EXPECT_TRUE(whole || !reliable());
     absl::Status end = whole ? absl::OkStatus() : absl::DeadlineExceededError("a message is lost");
     // A latency test of writes has nothing more to say.
     if (whole && (GetParam().opcode != kWrite || !GetParam().latency)) {
       end = socket.Exchange(Ours()).status();
       if (end.ok() && !Sends() && !GetParam().latency) {
-        end = socket.ReportFigures(GetParam().bytes, kRounds);
+        end = socket.ReportFigures(GetParam().bytes, Rounds());
         if (end.ok()) end = socket.Exchange(Ours()).status();
       }
       if (end.ok()) end = socket.SayDone();
@@ -338,6 +366,7 @@ TEST_P(RxePerftest, WeAskTheKernel) {
       continue;
     }
     ASSERT_OK(end);
+    EndLosses();
     ExpectGoodEnd(program);
     // The others only say what the client measures.
     if (Sends() || TakesTurns()) ExpectTable();
@@ -346,10 +375,13 @@ TEST_P(RxePerftest, WeAskTheKernel) {
   FAIL() << "a message is lost each time";
 }
 
-INSTANTIATE_TEST_SUITE_P(, RxePerftest, ::testing::ValuesIn(kCases), [](const auto& test) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& test) {
   const char* const type = test.param.type == kRc ? "Rc" : test.param.type == kUc ? "Uc" : "Ud";
   return absl::StrCat(test.param.program, type, test.param.addresses.ours[0] == 'f' ? "Ipv6" : "Ipv4");
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(, RxePerftest, ::testing::ValuesIn(kCases), NameOf);
+INSTANTIATE_TEST_SUITE_P(Loss, RxePerftest, ::testing::ValuesIn(kLossyCases), NameOf);
 
 }  // namespace
 }  // namespace rdmad::testing

@@ -16,6 +16,7 @@
 #include "rdmad/rdmad.h"
 #include "tests/support/child_process.h"
 #include "tests/support/status_testing.h"
+#include "tests/vm/bad_network.h"
 #include "tests/vm/kernel_qp.h"
 #include "tests/vm/our_qp.h"
 #include "tests/vm/peer_socket.h"
@@ -42,6 +43,7 @@ struct Case {
   Addresses addresses;
   size_t bytes;
   Mtu mtu;
+  const char* network = nullptr;  // a BadNetwork, from when the QPs are wired until all is done
 };
 
 constexpr std::array kCases = {
@@ -53,6 +55,13 @@ constexpr std::array kCases = {
     Case{"ibv_rc_pingpong", QpType::kRc, 1, kIpv6, 4096, Mtu::k4096},
     Case{"ibv_srq_pingpong", QpType::kRc, 6, kIpv4, 5001, Mtu::k1024},
     Case{"ibv_srq_pingpong", QpType::kRc, 6, kIpv6, 4096, Mtu::k4096},
+};
+
+// With losses, which UC and UD do not make up for.
+constexpr std::array kLossyCases = {
+    Case{"ibv_rc_pingpong", QpType::kRc, 1, kIpv4, 5001, Mtu::k1024, "loss 3%"},
+    Case{"ibv_rc_pingpong", QpType::kRc, 1, kIpv6, 5001, Mtu::k1024, "loss 3%"},
+    Case{"ibv_srq_pingpong", QpType::kRc, 6, kIpv4, 5001, Mtu::k1024, "loss 3%"},
 };
 
 class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case> {
@@ -79,6 +88,7 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
   }
 
   void TearDown() override {
+    network_.reset();
     qps_.clear();
     srq_ = {};
     host_.reset();
@@ -114,6 +124,7 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
       ASSERT_OK_AND_ASSIGN(ah_, AddressHandle::Create(host_->pd, {.dest_gid = peers.front().gid,
                                                                   .sgid_index = host_->gid.index}));
     }
+    if (GetParam().network != nullptr) network_.emplace(GetParam().network);
   }
 
   // Answers all that comes, until the program ends.
@@ -140,6 +151,7 @@ class RxePingpong : public RxeInterop, public ::testing::WithParamInterface<Case
   std::vector<OurQp> qps_;
   std::vector<QpAddress> peers_;
   AddressHandle ah_;
+  std::optional<BadNetwork> network_;
   int sent_ = 0;
 };
 
@@ -199,6 +211,9 @@ void RxePingpong::Answer(ChildProcess& program) {
     if (idle && !program.IsRunning()) break;
   }
   EXPECT_GE(received, kRounds);
+  if (network_.has_value()) {
+    EXPECT_GT(network_->lost(), 0);
+  }
   ExpectGoodEnd(program);
 }
 
@@ -229,9 +244,12 @@ TEST_P(RxePingpong, WePingTheKernel) {
   Answer(program);
 }
 
-INSTANTIATE_TEST_SUITE_P(, RxePingpong, ::testing::ValuesIn(kCases), [](const auto& test) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& test) {
   return absl::StrCat(test.param.program, test.param.addresses.ours[0] == 'f' ? "Ipv6" : "Ipv4");
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(, RxePingpong, ::testing::ValuesIn(kCases), NameOf);
+INSTANTIATE_TEST_SUITE_P(Loss, RxePingpong, ::testing::ValuesIn(kLossyCases), NameOf);
 
 }  // namespace
 }  // namespace rdmad::testing
