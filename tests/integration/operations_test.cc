@@ -88,22 +88,30 @@ TEST_P(OperationsTest, MemoryThatIsWrittenToMeanwhileIsReadAndSent) {
 }
 
 TEST_P(OperationsTest, ImmediateDataArrivesWithSendsAndWrites) {
-  ASSERT_NO_FATAL_FAILURE(MakePair());
-  for (const WrOpcode opcode : {WrOpcode::kSendWithImm, WrOpcode::kRdmaWriteWithImm}) {
-    ASSERT_OK(b_->PostRecv(1, 0, kHalf));
-    SendWr wr;
-    wr.opcode = opcode;
-    wr.imm_be = htonl(0x12345678);
-    wr.remote_addr = b_->AddressAt(0);
-    wr.rkey = b_->region.rkey();
-    ASSERT_OK(a_->qp.PostSend({&wr, 1}));
-    ExpectWc(a_->cq, 0);
-    ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(b_->cq));
-    EXPECT_EQ(wc.opcode,
-              opcode == WrOpcode::kSendWithImm ? WcOpcode::kRecv : WcOpcode::kRecvRdmaWithImm);
-    EXPECT_NE(wc.flags & kWcWithImm, 0u);
-    EXPECT_EQ(ntohl(wc.imm_be), 0x12345678u);
-    EXPECT_EQ(wc.byte_len, 0u);
+  for (const QpType type : {QpType::kRc, QpType::kUc}) {
+    ASSERT_NO_FATAL_FAILURE(MakePair({.type = type}));
+    for (const WrOpcode opcode : {WrOpcode::kSendWithImm, WrOpcode::kRdmaWriteWithImm}) {
+      SCOPED_TRACE(static_cast<int>(type) * 100 + static_cast<int>(opcode));
+      const bool is_send = opcode == WrOpcode::kSendWithImm;
+      ASSERT_OK(b_->PostRecv(1, 0, kHalf));
+      FillPattern({a_->memory.data(), kBytes}, 9);
+      const Sge sge = {a_->AddressAt(0), kBytes, a_->region.lkey()};
+      SendWr wr;
+      wr.opcode = opcode;
+      wr.sges = {&sge, 1};
+      wr.imm_be = htonl(0x12345678);
+      wr.remote_addr = b_->AddressAt(kHalf);
+      wr.rkey = b_->region.rkey();
+      ASSERT_OK(a_->qp.PostSend({&wr, 1}));
+      ExpectWc(a_->cq, 0);
+      ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(b_->cq));
+      EXPECT_EQ(wc.opcode, is_send ? WcOpcode::kRecv : WcOpcode::kRecvRdmaWithImm);
+      EXPECT_NE(wc.flags & kWcWithImm, 0u);
+      EXPECT_EQ(ntohl(wc.imm_be), 0x12345678u);
+      EXPECT_EQ(wc.byte_len, kBytes);
+      EXPECT_EQ(PatternMismatch({b_->memory.data() + (is_send ? 0 : kHalf), kBytes}, 9),
+                std::nullopt);
+    }
   }
 }
 
@@ -204,20 +212,13 @@ TEST_P(OperationsTest, UcSendsAndWrites) {
   ExpectWc(b_->cq, 1);
   EXPECT_EQ(PatternMismatch({b_->memory.data(), kBytes}, 1), std::nullopt);
 
+  // Nobody is told of a write; what is sent behind it comes behind it.
   ASSERT_OK(b_->PostRecv(3, 0, 0));
-  const Sge sge = {a_->AddressAt(0), kBytes, a_->region.lkey()};
-  SendWr wr;
-  wr.wr_id = 4;
-  wr.opcode = WrOpcode::kRdmaWriteWithImm;
-  wr.sges = {&sge, 1};
-  wr.imm_be = htonl(5);
-  wr.remote_addr = b_->AddressAt(kHalf);
-  wr.rkey = b_->region.rkey();
-  ASSERT_OK(a_->qp.PostSend({&wr, 1}));
-  ExpectWc(a_->cq, 4);
-  ASSERT_OK_AND_ASSIGN(const Wc wc, WaitForWc(b_->cq));
-  EXPECT_EQ(wc.opcode, WcOpcode::kRecvRdmaWithImm);
-  EXPECT_EQ(ntohl(wc.imm_be), 5u);
+  ASSERT_OK(a_->qp.PostWrite(4, a_->memory.data(), kBytes, &a_->region, kSendSignaled,
+                             b_->AddressAt(kHalf), b_->region.rkey()));
+  ASSERT_OK(a_->qp.PostSend(5, nullptr, 0, nullptr, kSendSignaled));
+  for (const uint64_t id : {4, 5}) ExpectWc(a_->cq, id);
+  ExpectWc(b_->cq, 3);
   EXPECT_EQ(PatternMismatch({b_->memory.data() + kHalf, kBytes}, 1), std::nullopt);
 }
 
