@@ -80,6 +80,12 @@ class RingHold {
   Charge charge_;
 };
 
+// One in a count, for as long as it lives.
+struct Uncount {
+  void operator()(uint32_t* count) const noexcept { --*count; }
+};
+using Counted = std::unique_ptr<uint32_t, Uncount>;
+
 // A number that one object has at a time, given back on destruction. Move-only.
 class NumberHold {
  public:
@@ -171,6 +177,7 @@ struct QpObject : Object {
   Lane* lane = nullptr;
   device::QpType type = device::QpType::kRc;
   uint32_t device_index = 0;
+  Counted counted;  // with its device
   UseRef pd_use;
   UseRef send_cq_use;
   UseRef recv_cq_use;

@@ -362,6 +362,7 @@ class Session final : private cm::CmIdHost, private cm::EventChannelHost {
   std::set<uint64_t> delivered_arenas_;
   std::vector<uint32_t> free_slot_handles_;
   uint32_t next_slot_handle_ = 1;  // 0 names no address handle
+  std::map<uint32_t, uint32_t> qps_by_device_;
 
   std::unique_ptr<AsyncChannel> async_channel_;
 

@@ -38,10 +38,10 @@ engine::SessionCounters Session::Counters() const {
 }
 
 void Session::AddQpsByDevice(std::vector<uint32_t>* counts) const {
-  qps_.ForEach([counts](Handle, const QpObject& qp) {
-    if (qp.device_index >= counts->size()) counts->resize(qp.device_index + 1);
-    ++(*counts)[qp.device_index];
-  });
+  for (const auto& [index, count] : qps_by_device_) {
+    if (index >= counts->size()) counts->resize(index + 1);
+    (*counts)[index] += count;
+  }
 }
 
 bool Session::AddPools(uint32_t* slot, ListBudget* budget, v1::ListPoolsReply* reply) const {

@@ -124,6 +124,7 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   qp->lane = &lane;
   qp->type = init.type;
   qp->device_index = pd->device_index;
+  qp->counted = Counted(&++qps_by_device_[pd->device_index]);
   qp->pd_use = UseRef(pd->users, handle);
   qp->send_cq_use = UseRef(send_cq->users, handle);
   qp->recv_cq_use = UseRef(recv_cq->users, handle);

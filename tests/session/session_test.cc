@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/session/session_bed.h"
 
@@ -209,6 +210,28 @@ TEST(Session, ReportsItsLimits) {
   EXPECT_EQ(outcome.reply.session_id(), 1u);
   EXPECT_EQ(outcome.reply.name(), "test");
   EXPECT_EQ(outcome.reply.limits().max_qps(), 77u);
+}
+
+TEST(Session, SaysHowManyQpsEachDeviceHas) {
+  SessionBed bed;
+  bed.Open();
+  const auto qps = [&bed] {
+    std::vector<uint32_t> counts;
+    bed.session->AddQpsByDevice(&counts);
+    return counts;
+  };
+  EXPECT_TRUE(qps().empty());
+  const Handle pd = bed.MakePd();
+  const Handle cq = bed.MakeCq();
+  const Handle qp = bed.MakeQp(pd, cq);
+  bed.MakeUdQp(pd, cq);
+  bed.device.qp_refusal = absl::ResourceExhaustedError("no QP left");
+  EXPECT_FALSE(bed.Call(&Session::CreateQp, SessionBed::QpRequest(pd, cq)).ok());
+  EXPECT_EQ(qps(), std::vector<uint32_t>{2});
+  v1::DestroyQpRequest destroy;
+  destroy.set_qp(qp);
+  EXPECT_TRUE(bed.Call(&Session::DestroyQp, destroy).ok());
+  EXPECT_EQ(qps(), std::vector<uint32_t>{1});
 }
 
 }  // namespace
