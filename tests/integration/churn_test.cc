@@ -15,6 +15,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/integration/testbed.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 

@@ -28,6 +28,7 @@
 #include "tests/integration/hostile_client.h"
 #include "tests/integration/testbed.h"
 #include "tests/integration/traffic.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 

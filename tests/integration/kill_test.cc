@@ -19,6 +19,7 @@
 #include "tests/integration/testbed.h"
 #include "tests/integration/traffic.h"
 #include "tests/integration/wired.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 

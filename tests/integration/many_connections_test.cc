@@ -15,6 +15,7 @@
 #include "tests/integration/testbed.h"
 #include "tests/support/child_process.h"
 #include "tests/support/file.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 #include "tests/support/temp_dir.h"

@@ -14,6 +14,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status_macros.h"
 #include "tests/support/net_namespace.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/slow.h"
 #include "tests/support/status_testing.h"
 

@@ -13,10 +13,12 @@
 #include "absl/time/time.h"
 #include "rdmad/rdmad.h"
 #include "tests/support/daemon_process.h"
-#include "tests/support/raw_client.h"
 #include "tests/support/two_hosts.h"
 
 namespace rdmad::testing {
+
+// tests/support/raw_client.h, which takes gRPC along: for those who use one.
+class RawClient;
 
 // An application of this process, attached to `daemon`.
 absl::StatusOr<Client> AttachTo(const DaemonProcess& daemon, const std::string& name = "app");
