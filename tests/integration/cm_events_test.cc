@@ -79,8 +79,9 @@ TEST_P(CmEventsTest, ARequestThatIsTakenBackIsARejectionToTheAcceptingSide) {
 TEST_P(CmEventsTest, AnApplicationMayTakeItsTimeToAccept) {
   Asked asked;
   ASSERT_NO_FATAL_FAILURE(Ask(&asked));
+  // Nothing is to happen, however slow the machine.
   EXPECT_TRUE(absl::IsDeadlineExceeded(
-      asked.active.channel->GetEvent(Slow(absl::Milliseconds(2500))).status()));
+      asked.active.channel->GetEvent(absl::Milliseconds(2500)).status()));
   ASSERT_OK(asked.passive->CreateQp(nullptr, {}));
   ASSERT_OK(asked.passive->Accept());
   EXPECT_OK(ExpectEvent(*asked.active.channel, CmEventType::kEstablished));
