@@ -53,8 +53,8 @@ void NoSuchKey(device::SendWr& wr, device::Sge&) {
   wr.imm_be = wr.rkey = 0x7fffff01;
 }
 
-using enum WrOpcode;
-using enum WcStatus;
+using enum device::WrOpcode;
+using enum device::WcStatus;
 constexpr auto kNone = Obstacle::kNone;
 constexpr auto kAccessErr = AsyncEventType::kQpAccessErr;
 constexpr auto kReqErr = AsyncEventType::kQpReqErr;

@@ -46,7 +46,7 @@ struct Capture {
 };
 
 std::vector<Capture> Captures() {
-  using enum WrOpcode;
+  using enum device::WrOpcode;
   constexpr uint8_t kSolicited = shm::kWorkSolicited;
   std::vector<Capture> all = {
       {.file = "write-256", .posts = {{kRdmaWrite, 256}}},
