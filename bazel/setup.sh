@@ -4,7 +4,8 @@
 #   rdmad_setup LIST...     installs what is missing of bazel/packages/LIST.txt; 1 when that cannot be done
 #   rdmad_tools             fetches the programs of bazel/packages/tools.txt
 #   rdmad_tool PROGRAM      prints the path of one of those, fetching it first if need be
-#   rdmad_bazel ARG...      Bazel with its caches in the user's cache folder
+#   rdmad_bazel ARG...      Bazel with its caches in the user's cache folder. RDMAD_BAZEL_BASE=DIR: a server beside the usual one,
+#                           with its output below DIR
 #
 # Packages are installed by root, or through sudo. Without either, everything must be there already; what is not is
 # named. No question is asked, and no service is started. Needs nothing but bash, dpkg and coreutils to begin with.
@@ -220,12 +221,17 @@ rdmad_tools() {
 }
 
 rdmad_bazel() {
-  local command=$1 flags=()
+  local command=$1 flags=() base=()
   shift
   # .bazelrc says ~/.cache/rdmad-bazel, where Bazel takes ~ from the password file.
   case $command in
     build | test | run) flags+=("--disk_cache=${XDG_CACHE_HOME:-$HOME/.cache}/rdmad-bazel") ;;
   esac
   if [ -n "${CI:-}" ] || [ ! -t 2 ]; then flags+=(--curses=no --color=no --noshow_progress); fi
-  (cd "$_rdmad_root" && /usr/bin/bazel "$command" "${flags[@]}" "$@" </dev/null)
+  if [ -n "${RDMAD_BAZEL_BASE:-}" ]; then
+    base=("--output_base=$RDMAD_BAZEL_BASE")
+    # The links in the source tree are the usual server's.
+    case $command in build | test | run) flags+=(--symlink_prefix=/) ;; esac
+  fi
+  (cd "$_rdmad_root" && /usr/bin/bazel "${base[@]}" "$command" "${flags[@]}" "$@" </dev/null)
 }

@@ -59,7 +59,7 @@ def vm_test(
         srcs = ["//tests/vm:vm_test.sh"],
         args = options + ["--"] + test_args,
         data = data + tests + ([script] if script else []) + ["//bazel:skip", "//tests/vm:machine"],
-        tags = tags + ["cpu:2", "no_sanitizer"],
+        tags = tags + ["cpu:2", "no_sanitizer", "vm"],
         # The guest's own limit ends first; the rest is for fetching QEMU and the kernel the first time.
         timeout = "long",
         **kwargs
