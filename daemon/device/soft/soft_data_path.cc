@@ -139,6 +139,9 @@ int SoftDataPath::ReceiveFromGroups() noexcept {
     void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override {
       transport_.OnMulticast(group_, flow, packet, now_);
     }
+    bool IsOwn(const IpAddress& address) const noexcept override {
+      return transport_.IsLocalAddress(address);
+    }
 
    private:
     Transport& transport_;

@@ -86,6 +86,9 @@ class SoftDataPath final : public device::DataPath,
   size_t Send(const Flow& flow, std::span<const TxPacket> packets) noexcept override;
   // PacketRx, called by a port within Receive().
   void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override;
+  bool IsOwn(const IpAddress& address) const noexcept override {
+    return transport_.IsLocalAddress(address);
+  }
   // StrayPackets, called by the transport.
   bool OnStray(const Flow& flow, const wire::PacketView& packet) noexcept override;
   // FirstDataSink, called by the transport.

@@ -86,6 +86,10 @@ void Transport::RemoveLocalAddress(const IpAddress& address) noexcept {
   ++core_->local_generation;
 }
 
+bool Transport::IsLocalAddress(const IpAddress& address) const noexcept {
+  return core_->IsLocal(address);
+}
+
 MrTable& Transport::mrs() noexcept {
   return core_->mrs;
 }

@@ -67,6 +67,7 @@ class Transport {
   // Addresses whose QPs live here, for the local path.
   void AddLocalAddress(const IpAddress& address) noexcept;
   void RemoveLocalAddress(const IpAddress& address) noexcept;
+  [[nodiscard]] bool IsLocalAddress(const IpAddress& address) const noexcept;
 
   MrTable& mrs() noexcept;
   QpTable& qps() noexcept;

@@ -42,6 +42,7 @@ struct alignas(64) UdpCounters {
   UdpCounter rx_drop_icrc;
   UdpCounter rx_drop_truncated;
   UdpCounter rx_drop_bad_source;
+  UdpCounter rx_drop_forged;  // from an address of ours, but not from our port
   UdpCounter rx_errors;  // recvmmsg failed for another reason than "nothing there"
   std::array<UdpCounter, kParseReasons> rx_drop_parse;  // by wire::DropReason; index 0 unused
 

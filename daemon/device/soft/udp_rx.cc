@@ -101,8 +101,7 @@ std::span<const uint8_t> UdpRxBuffers::bytes(size_t index) const noexcept {
 UdpRx::UdpRx(int fd, const IpAddress& local, uint16_t port, UdpCounters* counters) noexcept
     : fd_(fd), local_(local), port_(port), counters_(counters) {}
 
-int UdpRx::Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more,
-                   size_t max_messages) noexcept {
+int UdpRx::Receive(UdpRxBuffers& buffers, PacketRx& up, bool* more, size_t max_messages) noexcept {
   const size_t limit = std::min(limit_, max_messages);
   const int received = buffers.Receive(fd_, limit);
   counters_->rx_syscalls.Add();
@@ -136,6 +135,7 @@ void UdpRx::OnMessage(const mmsghdr& header, std::span<const uint8_t> bytes,
       SocketAddress::FromSockaddr(header.msg_hdr.msg_name, header.msg_hdr.msg_namelen);
   if (!source.has_value() || source->ip.is_v4() != local_.is_v4())
     return counters_->rx_drop_bad_source.Add();
+  if (source->port != port_ && up.IsOwn(source->ip)) return counters_->rx_drop_forged.Add();
   const Ancillary ancillary = ReadControl(header.msg_hdr);
 
   Flow flow;

@@ -7,6 +7,10 @@
 // identification is not known, so the ICRC is checked for "right for some identification"
 // (wire/icrc_id.h), on IPv6 exactly. Everything else is counted by reason and dropped.
 //
+// Peers send from any UDP port, but this daemon from one, which it alone has at its addresses. A
+// datagram from an address of ours and another port is forged by a user of this host, who would so
+// reach QPs and connections of others; the kernel lets nobody forge what comes from elsewhere.
+//
 // Thread: engine. Owner: UdpPort; the buffers belong to the data path, whose ports share them.
 // Nothing allocates after construction.
 #pragma once
@@ -34,6 +38,8 @@ class PacketRx {
  public:
   virtual ~PacketRx() = default;
   virtual void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept = 0;
+  // Whether the address is this daemon's.
+  [[nodiscard]] virtual bool IsOwn(const IpAddress& address) const noexcept = 0;
 };
 
 // What one recvmmsg writes to. One per data path: at most one port receives at a time.

@@ -42,9 +42,9 @@ std::unique_ptr<UdpPort> OpenOrDie(const IpAddress& address) {
 // Any old UDP program: sees what the kernel would deliver to one, packet by packet.
 class PlainSocket {
  public:
-  explicit PlainSocket(const IpAddress& address) {
+  explicit PlainSocket(const IpAddress& address, uint16_t port = testing::TestPort()) {
     sockaddr_storage name;
-    const socklen_t bytes = SocketAddress{address, testing::TestPort()}.ToSockaddr(&name);
+    const socklen_t bytes = SocketAddress{address, port}.ToSockaddr(&name);
     fd_.Reset(::socket(name.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const int size = 1 << 20;
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
@@ -185,7 +185,10 @@ class Collector : public PacketRx {
   void OnPacket(const Flow& flow, const wire::PacketView& packet) noexcept override {
     packets.push_back({flow, packet, Bytes(packet.payload.begin(), packet.payload.end())});
   }
+  bool IsOwn(const IpAddress& address) const noexcept override { return address == own; }
+
   std::vector<Received> packets;
+  IpAddress own;  // the daemon's, as this test has it
 };
 
 void Drain(UdpPort& port, Collector* collector) {
@@ -336,6 +339,34 @@ TEST(UdpPort, CountsGarbageByReasonAndDropsIt) {
     EXPECT_EQ(port->counters().rx_drop_parse[static_cast<size_t>(garbage.reason)].Get(), 1u);
     EXPECT_EQ(collector.packets.size(), 1u);
   }
+}
+
+// A user of this host sends from an address of the daemon's own, as if it were one of its QPs. It
+// cannot have the daemon's port there.
+TEST(UdpPort, DropsWhatIsForgedFromAnAddressOfItsOwn) {
+  const auto port = OpenOrDie(kLeft);
+  PacketList list;
+  list.Add(wire::Opcode::kUcSendOnly, 64);
+  Bytes packet = list.Expected(0);
+  packet.resize(packet.size() + wire::kIcrcBytes);  // whether the ICRC is right does not matter
+  PlainSocket forger(kRight, 0);
+  Collector collector;
+  collector.own = kRight;
+  forger.SendTo(kLeft, packet);
+  Drain(*port, &collector);
+  EXPECT_EQ(port->counters().rx_drop_forged.Get(), 1u);
+  EXPECT_EQ(port->counters().rx_drop_icrc.Get(), 0u);
+  // From a stranger's address any port will do, and from its own one the daemon's.
+  collector.own = IpAddress();
+  forger.SendTo(kLeft, packet);
+  Drain(*port, &collector);
+  EXPECT_EQ(port->counters().rx_drop_icrc.Get(), 1u);
+  collector.own = kRight;
+  const auto ours = OpenOrDie(kRight);
+  ASSERT_EQ(ours->Send(Flow{kRight, kLeft}, list.packets()), 1u);
+  Drain(*port, &collector);
+  EXPECT_EQ(collector.packets.size(), 1u);
+  EXPECT_EQ(port->counters().rx_drop_forged.Get(), 1u);
 }
 
 TEST(UdpPort, DropsEveryTruncation) {
