@@ -161,6 +161,7 @@ class Responder {
   void PushResponse(const Response& response) noexcept;
   void CancelResponsesFrom(wire::Psn psn) noexcept;
   bool HasRoomForResponse() noexcept;
+  void DropFirstResponse() noexcept;
   bool SendResponses(uint32_t budget_bytes, RunResult* result) noexcept;
   bool SendAck(RunResult* result) noexcept;
   void ForgetOldResponseEnd() noexcept;

@@ -49,9 +49,13 @@ void Responder::CancelResponsesFrom(Psn psn) noexcept {
 bool Responder::HasRoomForResponse() noexcept {
   if (response_count_ < qp_.attr.max_dest_rd_atomic) return true;
   if (response_count_ == 0 || !responses_[response_head_].is_repeated) return false;
+  DropFirstResponse();
+  return true;
+}
+
+void Responder::DropFirstResponse() noexcept {
   response_head_ = (response_head_ + 1) % responses_.size();
   --response_count_;
-  return true;
 }
 
 // Which PSN to acknowledge when `psn` comes again: all that was received, since the peer has missed
@@ -145,10 +149,7 @@ bool Responder::SendResponses(uint32_t budget_bytes, RunResult* result) noexcept
   for (const TxPacket& packet : batch.packets().first(taken)) {
     payload_bytes += packet.payload_bytes;
     Response& response = responses_[response_head_];
-    if (++response.sent == response.packets) {
-      response_head_ = (response_head_ + 1) % responses_.size();
-      --response_count_;
-    }
+    if (++response.sent == response.packets) DropFirstResponse();
   }
   Count(qp_.core.counters.tx_packets, taken);
   Count(qp_.core.counters.tx_payload_bytes, payload_bytes);
@@ -158,7 +159,13 @@ bool Responder::SendResponses(uint32_t budget_bytes, RunResult* result) noexcept
     Count(qp_.core.counters.tx_blocked);
     return false;
   }
-  if (revoked) {
+  if (!revoked) return true;
+  // All before it has gone: it is at the head.
+  if (responses_[response_head_].is_repeated) {
+    // Its first answer was complete, and since then the memory may be taken away. A peer that has
+    // missed that answer does not get it, as when it asks later: see OnDuplicate().
+    DropFirstResponse();
+  } else {
     response_count_ = 0;
     Refuse(Finding::kRemoteAccess, revoked_psn);
   }

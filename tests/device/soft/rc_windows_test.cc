@@ -352,6 +352,28 @@ TEST_P(RcWindows, SendWithInvalidateFreesTheWindowAndTellsTheKey) {
   }
 }
 
+// The way of iSER, NVMe-oF and NFS: the peer reads through a window and invalidates it by its last
+// SEND. A copy of the READ, by the network or a probe that was not needed, comes along with that.
+TEST(RcWindowsWire, ACopyOfAReadBeforeTheSendThatInvalidatesHarmsNobody) {
+  BedOptions options;
+  options.psn_a = 100;
+  options.access = options.region_access = device::kAccessAll;
+  WindowBed bed(options);
+  ASSERT_EQ(bed.Bind(7), WcStatus::kSuccess);
+  ASSERT_EQ(bed.PostRecv(bed.b, 1, 0, 64), PostResult::kOk);
+  ASSERT_EQ(bed.Use(WrOpcode::kRdmaRead, bed.Key(7), 4096, 4096), WcStatus::kSuccess);
+  wire::PacketFields copy;
+  copy.opcode = wire::Opcode::kRcReadRequest;
+  copy.psn = wire::Psn(100);
+  copy.dest_qpn = wire::Qpn(bed.b.qp->qpn());
+  copy.ack_req = true;
+  copy.reth = {bed.b.Address(4096), wire::Rkey(bed.Key(7)), 4096};
+  bed.network.Inject({.local = bed.a.address, .remote = bed.b.address}, copy);
+  const device::Sge word = bed.a.Sge(0, 8);
+  EXPECT_EQ(bed.DoOn(bed.a, bed.SendInv(2, &word, bed.Key(7))), WcStatus::kSuccess);
+  EXPECT_EQ(bed.b.qp->Query().state, device::QpState::kRts);
+}
+
 TEST_P(RcWindows, InvalidationStopsAMessageInTheMiddle) {
   for (const WrOpcode opcode : {WrOpcode::kRdmaWrite, WrOpcode::kRdmaRead}) {
     SCOPED_TRACE(static_cast<int>(opcode));

@@ -280,6 +280,24 @@ TEST_F(SoftResponder, RepeatedReadOfARevokedRegionGetsNothing) {
   bed.b.mr->Activate(0);
 }
 
+// The peer had every byte and said so, and the owner took the memory away; then a copy of the READ
+// from the network is still being answered.
+TEST_F(SoftResponder, AMemoryThatGoesWhileACopyOfAReadIsAnsweredIsNobodysFault) {
+  constexpr uint32_t kBytes = 1 << 20;
+  Send(Write(Opcode::kRcReadRequest, 0, 0, kBytes));
+  ASSERT_EQ(Answers().size(), kBytes / kMtu);
+  const uint64_t before = bed.Counter(bed.b, "tx_packets");
+  Send(Write(Opcode::kRcReadRequest, 0, 0, kBytes));
+  ASSERT_TRUE(bed.network.RunUntil([&] { return bed.Counter(bed.b, "tx_packets") > before; }));
+  bed.b.mr->Deactivate(bed.network.now());
+  EXPECT_LT(Answers().size(), kBytes / kMtu) << "nothing was taken away in the middle";
+  EXPECT_EQ(bed.b.qp->Query().state, QpState::kRts);
+  EXPECT_EQ(bed.b.events->Count(device::AsyncEventType::kQpAccessErr), 0u);
+  bed.b.mr->Activate(bed.network.now());
+  Send(Write(Opcode::kRcWriteOnly, kBytes / kMtu, 0, 1), 1);
+  EXPECT_EQ(Answers().size(), 1u) << "what comes next is answered as ever";
+}
+
 TEST_F(SoftResponder, RepeatedReadMayNotAskForMoreThanTheFirst) {
   Send(Write(Opcode::kRcReadRequest, 0, 0, kMtu));
   ASSERT_EQ(Answers().size(), 1u);
