@@ -1,4 +1,5 @@
 // What the requester makes of answers: acknowledgements, NAKs and responses.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -9,6 +10,12 @@ namespace rdmad::soft {
 
 using device::WcStatus;
 using wire::Psn;
+
+namespace {
+
+constexpr uint8_t kRnrRetryForEver = 7;
+
+}  // namespace
 
 void Requester::OnResponse(const wire::PacketView& packet, TimeNs now) noexcept {
   if (!IsInFlight(packet.psn)) {
@@ -146,8 +153,7 @@ void Requester::OnSequenceNak(bool progress, TimeNs now) noexcept {
 
 // The receiver has no buffer for the message at the head; waits as long as it asks for.
 void Requester::OnNotReady(uint8_t timer_code, TimeNs now) noexcept {
-  constexpr uint8_t kForEver = 7;
-  if (qp_.attr.rnr_retry != kForEver) {
+  if (qp_.attr.rnr_retry != kRnrRetryForEver) {
     if (rnr_retries_left_ == 0) {
       Count(qp_.core.counters.rnr_retry_exhausted);
       FailHead(WcStatus::kRnrRetryExcErr, now);
@@ -173,9 +179,14 @@ void Requester::EndRnrWait() noexcept {
 }
 
 // By way of the timer, which knows the time: packets may be in flight, and their clocks start anew.
+// The receive that was posted may be another sender's by then (of an SRQ), so the retry that the
+// wait has cost is given back: rnr_retry says how many whole waits there are.
 bool Requester::CutRnrWaitShort() noexcept {
   constexpr TimeNs kLongAgo = -1;
   if (rnr_until_ == 0) return false;
+  if (rnr_until_ != kLongAgo && qp_.attr.rnr_retry != kRnrRetryForEver) {
+    rnr_retries_left_ = std::min<uint8_t>(rnr_retries_left_ + 1, qp_.attr.rnr_retry);
+  }
   rnr_until_ = kLongAgo;
   qp_.core.timers.Arm(qp_.timer, kLongAgo);
   return true;

@@ -79,6 +79,70 @@ TEST_P(SrqTest, AnEmptyQueueIsReceiverNotReadyAndOnePostEndsTheWait) {
   }
 }
 
+// Two senders: `a` waits, and another QP of its takes each receive that is posted. What a has of
+// retries is for whole waits, and none of these is one.
+TEST(SoftSrq, AWaitThatAnotherSendersLuckMakesLongerCostsNoRetry) {
+  BedOptions options;
+  options.path = Path::kLocal;
+  options.srq_wr = 16;
+  options.rnr_retry = 3;
+  options.min_rnr_timer = 0;  // 655.36 ms
+  Bed bed(options);
+  const auto make = [&bed](Endpoint& end, uint32_t qpn, SoftSrq* srq) {
+    SoftQpInit init;
+    init.qpn = qpn;
+    init.pd = &end.pd;
+    init.init.send_cq = &end.send_cq;
+    init.init.recv_cq = &end.recv_cq;
+    init.init.srq = srq;
+    init.cap = {16, 16, 1, 1, 0};
+    init.source = [address = end.address](uint32_t, SourceAddress* out) {
+      out->address = address;
+      return true;
+    };
+    auto qp = std::move(SoftQp::Create(*end.transport, init).value());
+    qp->Activate(0);
+    return qp;
+  };
+  const auto connect = [&bed](std::unique_ptr<SoftQp>& qp, Endpoint& end, Endpoint& peer,
+                              uint32_t dest) {
+    qp.swap(end.qp);
+    bed.ToInit(end);
+    device::QpAttr attr = bed.RtrAttr(peer, 7);
+    attr.dest_qpn = dest;
+    EXPECT_EQ(end.qp->Modify(attr, 0), QpResult::kOk);
+    EXPECT_EQ(end.qp->Modify(bed.RtsAttr(7), 0), QpResult::kOk);
+    qp.swap(end.qp);
+  };
+  std::unique_ptr<SoftQp> other = make(bed.a, 0x31, nullptr);
+  std::unique_ptr<SoftQp> its_peer = make(bed.b, 0x32, bed.b.srq.get());
+  connect(other, bed.a, bed.b, 0x32);
+  connect(its_peer, bed.b, bed.a, 0x31);
+  const device::Sge word = bed.a.Sge(0, 8);
+  ASSERT_EQ(bed.Post(bed.a, bed.Wr(1, WrOpcode::kSend, &word)), PostResult::kOk);
+  bed.network.Pass(1'000'000);
+
+  // In one turn of the engine: the other has a message, and a receive is posted.
+  for (uint64_t i = 0; i < 8; ++i) {
+    ASSERT_EQ(other->PostSend(bed.Wr(100 + i, WrOpcode::kSend, &word), bed.network.now()),
+              PostResult::kOk);
+    ASSERT_EQ(bed.PostRecv(bed.b, 10 + i, 0, 64), PostResult::kOk);
+    bed.network.Pass(100'000);
+  }
+  ASSERT_EQ(bed.a.sends.all.size(), 8u);
+  EXPECT_EQ(bed.a.sends.all.back().wr_id, 107u) << "they were to take them all";
+  for (const device::Wc& wc : bed.a.sends.all) EXPECT_EQ(wc.status, WcStatus::kSuccess);
+
+  // And whole waits count as ever: three, and then the end.
+  const TimeNs before = bed.network.now();
+  ASSERT_TRUE(bed.Await(bed.a.sends, 9));
+  EXPECT_EQ(bed.a.sends.all.back().wr_id, 1u);
+  EXPECT_EQ(bed.a.sends.all.back().status, WcStatus::kRnrRetryExcErr);
+  EXPECT_GE(bed.network.now() - before, 3 * 655'000'000ll);
+  other->Deactivate(0);
+  its_peer->Deactivate(0);
+}
+
 TEST_P(SrqTest, TheLimitIsReportedOnceAndThenIsZero) {
   Bed bed(SrqOptions(20));
   for (uint64_t i = 0; i < 20; ++i) ASSERT_EQ(bed.PostRecv(bed.b, i, 0, 200), PostResult::kOk);
