@@ -64,7 +64,10 @@ std::optional<wire::RejReason> ReadReq(const wire::CmReq& req, const Flow& flow,
       req.transport == wire::CmTransport::kRc || req.transport == wire::CmTransport::kUc;
   if (!known) return wire::RejReason::kInvalidTransport;
   const std::optional<wire::IpService> service = wire::ParseIpServiceId(req.service_id);
-  if (!service) return wire::RejReason::kInvalidServiceId;
+  // Datagram services are asked for by SIDR; nobody could accept a connection there.
+  if (!service || service->space == wire::PortSpace::kUdp) {
+    return wire::RejReason::kInvalidServiceId;
+  }
   const std::optional<wire::IpCmHeader> header =
       wire::ParseIpCmHeader(IpCmHeaderIn(req.private_data.data(), wire::kIpCmHeaderBytes));
   if (!header || header->major_version != 0) return wire::RejReason::kUnsupported;

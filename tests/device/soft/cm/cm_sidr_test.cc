@@ -315,6 +315,27 @@ TEST_F(CmSidr, QuestionsThatCannotBeServedAreRefusedWithTheRightStatus) {
   EXPECT_EQ(b_.manager->sidr_count(), 0u);
 }
 
+// Nobody could accept or reject it there.
+TEST_F(CmSidr, AReqOfAConnectionFindsNoService) {
+  int requests = 0;
+  Listen([&requests](TestId&) { ++requests; });
+  wire::CmReq req;
+  req.local_comm_id = wire::CommId(5);
+  req.local_qpn = wire::Qpn(0x77);
+  req.service_id = wire::IpServiceId(wire::PortSpace::kUdp, 7000);
+  req.primary.local_gid = a_.ip.gid();
+  req.primary.remote_gid = b_.ip.gid();
+  const wire::IpCmHeader header{.source_port = 1000, .source = a_.ip, .destination = b_.ip};
+  wire::BuildIpCmHeader(header, std::span(req.private_data).first<wire::kIpCmHeaderBytes>());
+  Inject(req, a_, b_);
+  net_.RunFor(kMs);
+  EXPECT_EQ(requests, 0);
+  const SentMad* const answer = net_.Last(CmAttribute::kRej);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_EQ(std::get<wire::CmRej>(answer->message).reason, wire::RejReason::kInvalidServiceId);
+  ExpectNothingLeft();
+}
+
 TEST_F(CmSidr, FloodFillsTheBacklogAndNoMore) {
   Listen([](TestId&) {}, 8);
   for (uint32_t n = 0; n < 5'000; ++n) Inject(Req(n), a_, b_);
