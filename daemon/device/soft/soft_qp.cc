@@ -131,7 +131,11 @@ QpResult SoftQp::Modify(const QpAttr& attr, TimeNs) noexcept {
     const device::Mtu mtu =
         (attr.mask & kQpAttrPathMtu) != 0 ? attr.path_mtu : context_.attr.path_mtu;
     // The route may carry less, which is the CM's to ask: here, as on HCAs, the caller knows.
-    if (mtu > source.max_mtu) return QpResult::kBadValue;
+    if (mtu > source.max_mtu || attr.av.dest.is_v4() != source.address.is_v4()) {
+      // The index that it had stays in use.
+      if (context_.mtu_bytes != 0) source_(context_.attr.av.sgid_index, &source);
+      return QpResult::kBadValue;
+    }
     // A GID has no scope: a link-local peer is on the link of the address that we send from.
     context_.flow = {.local = source.address,
                      .remote = attr.av.dest.WithScope(source.address.scope_id()),

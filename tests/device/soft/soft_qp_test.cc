@@ -223,11 +223,55 @@ TEST(SoftQpStates, ALidIsNoAddress) {
   EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kOk);
 }
 
+TEST(SoftQpStates, ADestinationOfTheOtherIpFamilyIsABadValue) {
+  BedOptions options;
+  options.connect = false;
+  Bed bed(options);
+  bed.ToInit(bed.a);
+  device::QpAttr attr = bed.RtrAttr(bed.b, 0);
+  attr.av.dest = *IpAddress::Parse("fd00::1");
+  EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
+  EXPECT_EQ(bed.a.qp->Query().state, QpState::kInit);
+}
+
+// The QP goes on under the address that it had, which therefore stays in use.
+TEST(SoftQpStates, ARefusedAddressLeavesTheOldOneInUse) {
+  Bed bed;
+  SoftQpInit init = GoodInit(bed);
+  uint32_t in_use = 99;
+  init.source = [&in_use, address = bed.a.address](uint32_t index, SourceAddress* out) {
+    in_use = index;
+    *out = {.address = address, .max_mtu = index == 3 ? device::Mtu::k4096 : device::Mtu::k256};
+    return true;
+  };
+  auto qp = std::move(SoftQp::Create(*bed.a.transport, init).value());
+  qp->Activate(0);
+  qp.swap(bed.a.qp);
+  bed.ToInit(bed.a);
+  device::QpAttr attr = bed.RtrAttr(bed.b, 0);
+  attr.av.sgid_index = 3;
+  ASSERT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kOk);
+  ASSERT_EQ(bed.a.qp->Modify(bed.RtsAttr(0), 0), QpResult::kOk);
+  device::QpAttr drain;
+  drain.mask = device::kQpAttrState;
+  drain.state = QpState::kSqd;
+  ASSERT_EQ(bed.a.qp->Modify(drain, 0), QpResult::kOk);
+  bed.network.RunUntilQuiet();
+  device::QpAttr move;
+  move.mask = device::kQpAttrAv;
+  move.av = attr.av;
+  move.av.sgid_index = 4;
+  EXPECT_EQ(bed.a.qp->Modify(move, 0), QpResult::kBadValue);
+  EXPECT_EQ(in_use, 3u);
+  qp.swap(bed.a.qp);
+  qp->Deactivate(0);
+}
+
 TEST(SoftQpStates, PathMtuOverTheInterfacesIsABadValue) {
   Bed bed;
   SoftQpInit init = GoodInit(bed);
-  init.source = [](uint32_t, SourceAddress* out) {
-    out->max_mtu = device::Mtu::k1024;
+  init.source = [address = bed.a.address](uint32_t, SourceAddress* out) {
+    *out = {.address = address, .max_mtu = device::Mtu::k1024};
     return true;
   };
   auto qp = SoftQp::Create(*bed.a.transport, init);
