@@ -210,7 +210,7 @@ void ShmQueuePairPort::MoveToError(device::TimeNs now) noexcept {
   device::QpAttr attr;
   attr.mask = device::kQpAttrState;
   attr.state = device::QpState::kErr;
-  // Legal from every state; kGone needs nothing more.
+  // In RESET there is nothing to flush, and it is refused; kGone needs nothing more.
   static_cast<void>(qp_.Modify(attr, now));
 }
 

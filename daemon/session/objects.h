@@ -148,6 +148,7 @@ struct CqObject : Object {
   EventToken token;
   RingHold ring;
   uint32_t entries = 0;
+  bool overrun = false;  // what completes on it from now on is dropped
   std::unique_ptr<engine::CqPort> port;
   std::unique_ptr<device::Cq> cq;
 };

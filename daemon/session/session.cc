@@ -226,7 +226,10 @@ void Session::OnDeviceRemoved(uint32_t device_index) {
 }
 
 void Session::OnCqOverrun(Handle cq) {
-  if (async_channel_ == nullptr || cqs_.Find(cq) == nullptr) return;
+  CqObject* const object = cqs_.Find(cq);
+  if (object == nullptr) return;
+  object->overrun = true;
+  if (async_channel_ == nullptr) return;
   async_channel_->Send({static_cast<uint32_t>(device::AsyncEventType::kCqErr), 0, cq});
 }
 

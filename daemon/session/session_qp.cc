@@ -107,6 +107,10 @@ absl::Status Session::FillQp(const v1::CreateQpRequest& request, Handle handle, 
   }
   for (const CqObject* cq : {send_cq, recv_cq}) {
     RD_RETURN_IF_ERROR(CheckSameDevice("a CQ", pd->device_index, cq->device_index));
+    if (cq->overrun) {
+      return absl::FailedPreconditionError(
+          "create_qp: its CQ has overrun and drops completions: destroy it and create a larger one");
+    }
   }
   RD_RETURN_IF_ERROR(CheckSameLane("receive CQ", send_cq->lane, recv_cq->lane));
   // One that is being made may take the SRQ with it.

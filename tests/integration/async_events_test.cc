@@ -17,7 +17,8 @@ class AsyncEventsTest : public WiredPairTest {
  protected:
   // The next event that the passive application gets is this one, of its QP.
   void ExpectOfB(uint32_t type) {
-    ASSERT_OK_AND_ASSIGN(const AsyncEvent event, Client(passive()).GetAsyncEvent(absl::Seconds(10)));
+    ASSERT_OK_AND_ASSIGN(const AsyncEvent event,
+                         Client(passive()).GetAsyncEvent(absl::Seconds(10)));
     EXPECT_EQ(event.type, type) << AsyncEventString(event.type);
     EXPECT_EQ(event.handle, b_->qp.handle());
   }
@@ -157,6 +158,9 @@ TEST_P(AsyncEventsTest, ACqThatRunsOverSaysSoAndItsQpsAreInError) {
   EXPECT_TRUE(Eventually(absl::Seconds(5), [&] { return b_->qp.Query()->state == QpState::kErr; }));
   // What it had room for is there.
   for (uint64_t id = 1; id <= small.depth(); ++id) ExpectWc(small, id);
+  // Nothing can be had of it any more.
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(MakeEnd(passive(), passive_address(), {.cq = &small}).status()));
   // And the peer is not the worse for it: its next message finds nobody, for that QP is in error.
   ASSERT_OK(a_->qp.PostSend(9, nullptr, 0, nullptr, kSendSignaled));
 }
