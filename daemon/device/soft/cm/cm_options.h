@@ -26,6 +26,9 @@ struct CmOptions {
   // response timeout. It starts far below the 4 s that peers are promised: a lost REQ must not cost
   // the user seconds, and a duplicate costs the peer nothing.
   int64_t first_retry_ns = 100'000'000;
+  // SIDR's is longer. The kernel forgets a question when it has answered it: repeated while the
+  // answer is under way, it is another request to the application there, which takes a place.
+  int64_t first_sidr_retry_ns = 1'000'000'000;
   // What REQs announce, as rdma_cm does: code 20 is 4.3 s, and 15 is all that the field holds.
   uint8_t response_timeout = 20;
   int max_cm_retries = 15;

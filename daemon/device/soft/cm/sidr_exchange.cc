@@ -79,7 +79,7 @@ void SidrExchange::SendKept(const wire::CmMessage& message) {
 void SidrExchange::Start(const wire::CmSidrReq& req) {
   SendKept(req);
   retries_left_ = options_.max_cm_retries;
-  retry_delay_ns_ = options_.first_retry_ns;
+  retry_delay_ns_ = options_.first_sidr_retry_ns;
   host_->SetTimer(*this, host_->now() + retry_delay_ns_);
 }
 
