@@ -286,7 +286,8 @@ TEST_P(DoorbellRaceTest, NoCommandIsLost) {
 INSTANTIATE_TEST_SUITE_P(Spin, DoorbellRaceTest, ::testing::Values(0, 20'000),
                          [](const auto& spin) { return "Ns" + std::to_string(spin.param); });
 
-// An engine without work sleeps and stays asleep.
+// An engine without work sleeps and stays asleep. A wake-up for the last command may still be on
+// its way when it sleeps for the first time.
 TEST(EngineThread, IdleIsIdle) {
   EngineBed bed;
   bed.Start();
@@ -294,16 +295,16 @@ TEST(EngineThread, IdleIsIdle) {
   TestCq cq(bed, session, 64);
   TestQp qp(bed, session, cq);
   const device::TimeNs give_up = Now() + kStallMs * 1'000'000ll;
-  while (!shm::EngineNeedsWake(session.page())) {
-    ASSERT_LT(Now(), give_up);
-    sched_yield();
+  EngineStats before = bed.proxy().Stats();
+  for (int quiet = 0; quiet < 3;) {
+    ASSERT_LT(Now(), give_up) << "turns=" << before.turns << " wakeups=" << before.wakeups;
+    ::poll(nullptr, 0, 100);  // time is what this test is about
+    const EngineStats after = bed.proxy().Stats();
+    const bool slept = after.turns == before.turns && after.wakeups == before.wakeups;
+    quiet = slept && after.sleeping ? quiet + 1 : 0;
+    before = after;
   }
-  const EngineStats before = bed.proxy().Stats();
-  ::poll(nullptr, 0, 100);  // time is what this test is about
-  const EngineStats after = bed.proxy().Stats();
-  EXPECT_EQ(after.turns, before.turns);
-  EXPECT_EQ(after.wakeups, before.wakeups);
-  EXPECT_TRUE(after.sleeping);
+  EXPECT_TRUE(shm::EngineNeedsWake(session.page()));
 }
 
 TEST(EngineThread, StopEndsASleepingEngine) {
@@ -383,6 +384,7 @@ TEST(EngineThread, AHostileClientHarmsOnlyItself) {
     const RingMemory* const targets[] = {&session.control_memory, &cq.memory, &qp.send_memory,
                                          &qp.recv_memory};
     std::atomic<bool> stop{false};
+    std::atomic<uint64_t> scribbled{0};
     std::thread scribbler([&] {
       std::mt19937_64 random(seed);
       while (!stop.load(std::memory_order_relaxed)) {
@@ -397,9 +399,11 @@ TEST(EngineThread, AHostileClientHarmsOnlyItself) {
               ->tail.fetch_add(random() % 20, std::memory_order_release);
         }
         qp.ringer.Ring(70);
+        scribbled.fetch_add(1, std::memory_order_relaxed);
       }
     });
-    for (int i = 0; i < 25; ++i) {
+    // On a busy machine the scribbler gets its turn late.
+    for (int i = 0; i < 25 || scribbled.load(std::memory_order_relaxed) < 100; ++i) {
       // The good one is served all the time.
       ASSERT_EQ(good.Recv(sent), 0);
       ASSERT_EQ(good.Send(sent), 0);
