@@ -182,7 +182,7 @@ void Admin::GetStatus(const Caller& caller, const v1::GetStatusRequest&, v1::Get
   reply->set_privileged_view(caller.privileged);
   const View view(caller);
   registry_->ForEachUser([&](const session::UserQuota& quota, size_t of_user) {
-    if ((view.all || quota.uid() == view.uid) && reply->users_size() < kMostUsersShown)
+    if (view.Shows(quota.uid()) && reply->users_size() < kMostUsersShown)
       FillUser(quota, of_user, reply->add_users());
   });
   done(absl::OkStatus());

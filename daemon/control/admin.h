@@ -59,8 +59,9 @@ class Admin {
   struct View {
     explicit View(const Caller& caller)
         : uid(caller.session->identity().uid), all(caller.privileged) {}
+    [[nodiscard]] bool Shows(uid_t of) const { return all || of == uid; }
     [[nodiscard]] bool Shows(const session::Session& session) const {
-      return all || session.identity().uid == uid;
+      return Shows(session.identity().uid);
     }
 
     uid_t uid;

@@ -158,28 +158,29 @@ void ReadLimits(TableReader& root, DaemonLimits* daemon) {
   }
 }
 
-struct Most {
-  uint64_t queues;       // QPs, and SRQs
-  uint64_t least_pools;  // bytes
+// What differs between a session's limits and a user's.
+struct LimitBounds {
+  uint64_t most_queues;  // QPs, and SRQs
+  uint64_t least_pool_bytes;
 };
 
-void ReadObjectLimits(TableReader& root, const char* name, const Most& most,
+void ReadObjectLimits(TableReader& root, const char* name, const LimitBounds& bounds,
                       session::SessionLimits* out) {
   std::optional<TableReader> table = root.Table(name);
   if (!table) return;
   constexpr uint64_t kMost = 1u << 20;
-  table->Read("max_qps", 1, most.queues, &out->max_qps);
+  table->Read("max_qps", 1, bounds.most_queues, &out->max_qps);
   table->Read("max_cqs", 1, kMost, &out->max_cqs);
   table->Read("max_pds", 1, kMost, &out->max_pds);
   table->Read("max_regions", 1, kMost, &out->max_regions);
   table->Read("max_pools", 1, kMost, &out->max_pools);
-  table->Read("max_pool_bytes", most.least_pools, kMaxBytes, &out->max_pool_bytes);
+  table->Read("max_pool_bytes", bounds.least_pool_bytes, kMaxBytes, &out->max_pool_bytes);
   table->Read("max_region_bytes", 4096, kMaxBytes, &out->max_region_bytes);
   table->Read("max_cm_ids", 1, kMost, &out->max_cm_ids);
   table->Read("max_pending_requests", 1, kMost, &out->max_pending_requests);
   table->Read("max_channels", 1, kMost, &out->max_channels);
   table->Read("max_arena_bytes", 1 << 20, kMaxBytes, &out->max_arena_bytes);
-  table->Read("max_srqs", 1, most.queues, &out->max_srqs);
+  table->Read("max_srqs", 1, bounds.most_queues, &out->max_srqs);
   table->Read("max_ahs", 1, kMost, &out->max_ahs);  // engine::kMaxAhs
   table->Read("max_mws", 1, kMost, &out->max_mws);
   table->Read("max_multicasts", 1, kMost, &out->max_multicasts);

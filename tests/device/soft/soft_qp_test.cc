@@ -199,39 +199,41 @@ TEST(SoftQpStates, IllegalModifyChangesNothing) {
   EXPECT_EQ(after.access_flags, before.access_flags);
 }
 
-TEST(SoftQpStates, UnknownGidIndexIsABadValue) {
-  BedOptions options;
-  options.connect = false;
-  Bed bed(options);
-  bed.ToInit(bed.a);
+// A QP in INIT, and what would take it to RTR but for the address.
+class SoftQpAddresses : public ::testing::Test {
+ protected:
+  static BedOptions Options() {
+    BedOptions options;
+    options.connect = false;
+    return options;
+  }
+  SoftQpAddresses() { bed.ToInit(bed.a); }
+
+  void ExpectBadValue() {
+    EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
+    EXPECT_EQ(bed.a.qp->Query().state, QpState::kInit);
+  }
+
+  Bed bed{Options()};
   device::QpAttr attr = bed.RtrAttr(bed.b, 1);
+};
+
+TEST_F(SoftQpAddresses, UnknownGidIndexIsABadValue) {
   attr.av.sgid_index = 5;
-  EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
-  EXPECT_EQ(bed.a.qp->Query().state, QpState::kInit);
+  ExpectBadValue();
 }
 
-TEST(SoftQpStates, ALidIsNoAddress) {
-  BedOptions options;
-  options.connect = false;
-  Bed bed(options);
-  bed.ToInit(bed.a);
-  device::QpAttr attr = bed.RtrAttr(bed.b, 1);
+TEST_F(SoftQpAddresses, ALidIsNoAddress) {
   attr.av.dlid = 7;  // as to an HCA on Ethernet, of no account
   attr.av.is_global = false;
-  EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
+  ExpectBadValue();
   attr.av.is_global = true;
   EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kOk);
 }
 
-TEST(SoftQpStates, ADestinationOfTheOtherIpFamilyIsABadValue) {
-  BedOptions options;
-  options.connect = false;
-  Bed bed(options);
-  bed.ToInit(bed.a);
-  device::QpAttr attr = bed.RtrAttr(bed.b, 0);
+TEST_F(SoftQpAddresses, ADestinationOfTheOtherIpFamilyIsABadValue) {
   attr.av.dest = *IpAddress::Parse("fd00::1");
-  EXPECT_EQ(bed.a.qp->Modify(attr, 0), QpResult::kBadValue);
-  EXPECT_EQ(bed.a.qp->Query().state, QpState::kInit);
+  ExpectBadValue();
 }
 
 // The QP goes on under the address that it had, which therefore stays in use.

@@ -12,10 +12,10 @@
 //   here               dispatch of messages, requests to listeners, events to endpoints
 //
 // What comes from the wire is bounded: a listener has as many requests that were not answered as its
-// owner has places in its backlog, all listeners together `max_pending_requests`; a REQ beyond that is dropped, as TCP
-// drops a SYN, and its sender tries again. (So does the kernel with a REQ; a SIDR_REQ it refuses,
-// which ends a client that would have got through a moment later.) A refused REQ leaves no state
-// behind.
+// owner has places in its backlog, all listeners together `max_pending_requests`; a REQ beyond that
+// is dropped, as TCP drops a SYN, and its sender tries again. (So does the kernel with a REQ; a
+// SIDR_REQ it refuses, which ends a client that would have got through a moment later.) A refused
+// REQ leaves no state behind.
 //
 // Listening on a wildcard needs no device: what counts is whether the address that a message came
 // to is some device's at that time.
